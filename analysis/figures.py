@@ -11,18 +11,10 @@ import pandas as pd
 
 from analysis import tables
 from analysis.experiments.ablation import ALONG, SHOWN, learning, main_effects, minutes, overfitting, sizes
-from analysis.experiments.batch_size import batch_size
-from analysis.experiments.curves import lives
-from analysis.experiments.data_parallel import ways
-from analysis.experiments.estimates import estimates
+from analysis.experiments.costs import batch_size, estimates, loading, stage_bars, stage_pies
 from analysis.experiments.kernels import roofline
-from analysis.experiments.large_batch import losses
-from analysis.experiments.loader import loading
-from analysis.experiments.methods import methods_scatter, shapes
-from analysis.experiments.precision import precisions
-from analysis.experiments.scaling import communication, speed_up
-from analysis.experiments.stages import stage_bars, stage_pies
-from analysis.experiments.transfer import depth, width
+from analysis.experiments.scaling import communication, losses, speed_up, ways
+from analysis.experiments.trainings import depth, lives, methods_scatter, precisions, shapes, width
 from analysis.plots.dimensions import effects
 from analysis.plots.search import curve, curves, front, parallel, progress
 from analysis.ranking import ranking, where, winner

@@ -1,11 +1,29 @@
-"""What more devices gain, and what of a step is communication."""
+"""What more devices gain, and what of a step is communication; how fast other ways to train on them are than
+DistributedDataParallel as it comes; and what the larger batches that they make cost, by the rule for the rate.
+"""
 
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from analysis.study import Study, experiment_rows, published
-from analysis.style import BLACK, BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, bars, legend_above
+from analysis import tables
+from analysis.study import Study, experiment_rows, over_seeds, published
+from analysis.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    MARKERS,
+    ORANGE,
+    OVER_SEEDS,
+    SKY,
+    VERMILION,
+    Picture,
+    axes,
+    bars,
+    legend_above,
+    log_axis,
+    stacked_bars,
+)
 from tune import table_rules
 from tune.arithmetic import ratio
 from tune.errors import UserError
@@ -100,19 +118,15 @@ def communication(study: Study) -> Picture:
     if table.empty:
         raise UserError(f"study: {study.name!r} measured one device only; measure more with --devices")
     figure, (plot,) = axes(height=1.2 + 0.3 * len(table))
-    left = np.zeros(len(table))
-    places = np.arange(len(table))
-    for name, (label, color) in PARTS.items():
-        share = (table[name] / table["step"]).to_numpy(float)
-        plot.barh(places, share, left=left, color=color, label=label, height=0.7)
-        left += share
-    hidden = (table["overlapped_seconds"] / table["step"]).to_numpy(float)
-    begin = (table["unsynced_seconds"] / table["step"]).to_numpy(float) - hidden
-    plot.barh(places, hidden, left=begin, color=SKY, height=0.7, label="both at once")
+    shares = table[[*PARTS, "overlapped_seconds"]].div(table["step"], axis=0)
+    shares.index = pd.Index([f"{row.devices} devices, batch {row.batch}" for row in table.itertuples()])
+    named = shares.rename(columns={name: label for name, (label, _) in PARTS.items()})
+    stacked_bars(plot, named, dict(PARTS.values()), 0.7)
+    hidden = shares["overlapped_seconds"]
+    begin = shares["unsynced_seconds"] - hidden
+    plot.barh(np.arange(len(table)), hidden, left=begin, color=SKY, height=0.7, label="both at once")
     plot.axvline(1, c=BLACK, lw=1)
-    names = [f"{row.devices} devices, batch {row.batch}" for row in table.itertuples()]
-    plot.set(yticks=places, yticklabels=names, xlabel="share of the step as measured", ylim=(len(table) - 0.4, -0.6))
-    plot.grid(axis="y", visible=False)
+    plot.set_xlabel("share of the step as measured")
     legend_above(plot, columns=3)
     return Picture(
         name="communication",
@@ -120,4 +134,80 @@ def communication(study: Study) -> Picture:
         text="Bars that end at the line add up to the step.",
         figure=figure,
         data=table.drop(columns="rounds"),
+    )
+
+
+def ways_table(study: Study) -> pd.DataFrame:
+    """Of each way: times as fast as the default with its interval, and the gradient's distance."""
+    rows = experiment_rows(study, "data_parallel")
+    return pd.DataFrame({
+        "way": [" ".join(str(value) for value in row["asked"].values() if value is not True) for row in rows],
+        **{name: [row["times"][place] for row in rows] for place, name in enumerate(("times", "low", "high"))},
+        "distance": [row["distance"] for row in rows],
+    })  # fmt: skip
+
+
+def ways(study: Study) -> Picture:
+    """A point with its interval for each; the default against itself shows what chance does."""
+    table = ways_table(study)
+    figure, (plot,) = axes(height=1.2 + 0.3 * len(table))
+    plot.axvline(1, c=BLACK, lw=1)
+    for default, color in ((False, BLUE), (True, GREY)):
+        own = table[(table["way"] == "default") == default]
+        plot.errorbar(own["times"], own.index, xerr=bars(own, "times"), c=color, fmt="o", ms=4, capsize=2)
+    plot.set(yticks=table.index, yticklabels=table["way"], ylim=(len(table) - 0.5, -0.5))
+    plot.set(xlabel="times as fast as DistributedDataParallel's default")
+    plot.grid(axis="y", visible=False)
+    return Picture(
+        name="data-parallel",
+        title="Other ways to train on several devices",
+        text="Bars: 95 % intervals. Grey: the default against itself; what it differs by is chance.",
+        figure=figure,
+        data=table,
+    )
+
+
+RULES = {"unchanged": VERMILION, "linear": ORANGE, "square root": BLUE, "LARS": SKY}
+
+
+def losses_table(study: Study) -> pd.DataFrame:
+    """Of each batch and rule its mean validation loss over the seeds, with the interval; NaN where one diverged."""
+    rows = [row for row in experiment_rows(study, "large_batch") if row["asked"]["measure"] == "training"]
+    if not rows:
+        raise UserError(f"study: {study.name!r} has no training of large_batch yet; go on with it")
+    table = pd.DataFrame({
+        "rule": [row["asked"]["rule"] for row in rows],
+        "times": [row["asked"]["times"] for row in rows],
+        "batch_tokens": [row["batch_tokens"] for row in rows],
+        "loss": [row["valid_loss"] for row in rows],
+        "noise_scale": [(row.get("noise_scale") or [np.nan])[0] for row in rows],
+    }).astype({"loss": float})  # fmt: skip
+    return over_seeds(table, ["rule", "times"], ["loss", "batch_tokens", "noise_scale"])
+
+
+def losses(study: Study) -> Picture:
+    """Loss over the batch, a line for each rule; the dotted line is the noise scale of the smallest batch."""
+    table = losses_table(study)
+    figure, (plot,) = axes()
+    small = table[(table["times"] == 1) & (table["rule"] == "unchanged")]
+    for place, (rule, color) in enumerate(RULES.items()):
+        own = table[(table["rule"] == rule) & table["loss"].notna()]
+        rows = own if rule in ("unchanged", "LARS") else pd.concat([small, own])
+        rows = rows.sort_values("times")
+        if len(own):
+            plot.errorbar(rows["batch_tokens"], rows["loss"], bars(rows, "loss"), c=color, label=rule, capsize=2, ms=4,
+                          marker=MARKERS[place])  # fmt: skip
+    scale = small["noise_scale"].mean()
+    if np.isfinite(scale):
+        plot.axvline(scale, c=GREY, lw=1, ls=":", label="gradient noise scale")
+    shown = [*table["batch_tokens"], *([scale] if np.isfinite(scale) else [])]
+    log_axis(plot.xaxis, shown, tables.number)
+    plot.set(xlabel="tokens a batch", ylabel="validation loss, nats a token")
+    legend_above(plot, columns=3)
+    return Picture(
+        name="large-batch",
+        title="Large batches at equal samples",
+        text=f"A line for each rule for the rate, from the recipe's batch. What diverged is not drawn. {OVER_SEEDS}",
+        figure=figure,
+        data=table,
     )

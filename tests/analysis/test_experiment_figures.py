@@ -15,13 +15,10 @@ import pytest
 from matplotlib.collections import LineCollection, PathCollection
 
 from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects
-from analysis.experiments.batch_size import batch_size
-from analysis.experiments.estimates import estimates
+from analysis.experiments.costs import batch_size, estimates, loading
 from analysis.experiments.kernels import reached, roofline
-from analysis.experiments.loader import loading
-from analysis.experiments.methods import methods_scatter, shapes
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
-from analysis.experiments.transfer import line_of, losses_table, width
+from analysis.experiments.trainings import line_of, losses_table, methods_scatter, shapes, width
 from analysis.settings import PlotSettings
 from analysis.study import open_kernels
 from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows

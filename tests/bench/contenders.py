@@ -22,7 +22,7 @@ from model.data.dataset import PairData, PairSplit, Sentences, TextData, prepare
 from model.nn.precision import PRECISIONS, native
 from model.training.cohort import Cohort
 from model.training.learner import Learner
-from tune.experiments.upstream import UpstreamTraining
+from tune.experiments.stages import UpstreamTraining
 
 PAIRS, TEXT = "tatoeba/spa.txt", "shakespeare/input.txt"
 SMALL = {"d_model": 128, "heads": 4, "layers": 4, "context": 64}

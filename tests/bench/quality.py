@@ -22,8 +22,8 @@ from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, pairs, plain_gpt, runs_here, text
 from tests.bench.table import Row, not_native
+from tune.experiments.stages import upstream_rate
 from tune.experiments.transfer import Valley
-from tune.experiments.upstream import upstream_rate
 from tune.reports import Report
 
 STEPS, SEEDS = 2_000, 5

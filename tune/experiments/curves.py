@@ -12,7 +12,7 @@ from model.config import Config
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lives import ENDS, RATIO, REPORT_SECONDS, SLOW_STEPS, TIMED_STEPS, ends_of, work
-from tune.experiments.prices import EVALUATION_TOKENS, FORWARD, Prices
+from tune.experiments.prices import EVALUATION_TOKENS, FORWARD, step_price
 from tune.experiments.tables import figure
 from tune.reports import EPOCHS_AS_NEW
 from tune.search_space import FASTEST_FIRST, label
@@ -47,7 +47,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     for shape in SHAPES:
         config = dict(zip(NAMES, shape, strict=True)) | common
         whole = Config(family=settings.family, **{**settings.set, **config})
-        step = Prices(devices).step(whole)
+        step = step_price(whole, devices)
         for number, points in enumerate(rounds, 1):
             points.append(timing_point(settings.scale * TIMED_SECONDS, number, config, step))
         seconds, report_every = settings.scale * LIFE, settings.scale * REPORT_SECONDS

@@ -32,7 +32,7 @@ from tune.arithmetic import Interval
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
-from tune.experiments.prices import Prices
+from tune.experiments.prices import step_price
 from tune.experiments.tables import NOTHING, figure, grouped, over_seeds, with_interval
 from tune.experiments.training import recipe_rows, trained
 from tune.published import published
@@ -387,7 +387,7 @@ def point(devices: Devices, family: str, asked: dict[str, Any], **config: Any) -
     """So many steps of a configuration, at the price of each device's part of a batch."""
     config = {"optimizer": "adamw", **config}
     part = Config(family=family, **config | {"batch_tokens": math.ceil(config["batch_tokens"] / devices.slots)})
-    seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * Prices(devices).step(part)
+    seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * step_price(part, devices)
     return Point(devices=devices.slots, asked=asked, seconds=seconds, least=seconds, config=config)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from model.config import Config
 from tune.devices import Devices, find_devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, survey
-from tune.experiments.prices import Prices, price_lines
+from tune.experiments.prices import price_lines, step_flops, step_price
 from tune.experiments.tables import ending, show
 from tune.flags import invalid
 from tune.recipe import SETTABLE, Recipe
@@ -42,12 +42,12 @@ def trainings(
     """A point for each configuration and its steps that --fix leaves in: the dearest first, so that all devices end
     together; then, for each further seed, the same, the cheapest first. The cap must pay for the cheapest; of the
     others, as many as it does. UserError: --fix leaves none."""
-    prices, found = Prices(devices), list[tuple[float, Point]]()
+    found = list[tuple[float, Point]]()
     for config, steps in asked:
         if any(settings.fix.get(name, value) != value for name, value in config.items()):
             continue
         whole = Config(**{**settings.fix, **settings.set, **config}, family=settings.family)
-        cost, seconds, told = steps * prices.flops(whole), steps * prices.step(whole), {"steps": steps}
+        cost, seconds, told = steps * step_flops(whole), steps * step_price(whole, devices), {"steps": steps}
         for seed in range(settings.seed, settings.seed + settings.seeds):
             point = Point(devices=1, asked=told, config={**config, "seed": seed}, seconds=seconds, least=0.0)
             found.append((cost, point))

@@ -12,8 +12,6 @@ from model.cost.estimates import flops_per_token
 from model.cost.probe import step_seconds
 from model.data.dataset import SMALL_VOCABULARY, PairData, PairSplit, Sentences, TextData
 from model.data.packing import pack, row_shape
-from model.nn.gpt import GPTConfig
-from model.nn.translator import TranslatorConfig
 from tune.devices import Devices
 from tune.search_flags import KINDS
 from tune.step_prices import NOMINAL, launches
@@ -46,25 +44,22 @@ _measured: dict[tuple[str, str, str], Measured] = {}
 """By family, precision and kind of device: a price is asked for again and again, and measuring takes time."""
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Of trainings on one of these devices; one process drives it, with one thread on a CPU."""
+def step_price(config: Config, devices: Devices) -> float:
+    """Expected seconds of an optimizer step on one of these devices, at the speed of eager code; one process drives it,
+    with one thread on a CPU."""
+    known = measured(config.family, config.precision, devices.kind)
+    beside = known.once + config.layers * known.layer
+    if devices.kind == "cpu":  # where it is work on each token; on a GPU it is giving out kernels
+        beside *= config.batch_tokens / Config(family=config.family).batch_tokens
+    return step_flops(config) / known.flops + beside
 
-    devices: Devices
 
-    def step(self, config: Config) -> float:
-        """Expected seconds of an optimizer step, at the speed of eager code."""
-        known = measured(config.family, config.precision, self.devices.kind)
-        beside = known.once + config.layers * known.layer
-        if self.devices.kind == "cpu":  # where it is work on each token; on a GPU it is giving out kernels
-            beside *= config.batch_tokens / Config(family=config.family).batch_tokens
-        return self.flops(config) / known.flops + beside
-
-    @staticmethod
-    def flops(config: Config) -> float:
-        """On paper, of a step."""
-        length = ROW if config.family == "translation" else config.context
-        return config.batch_tokens * flops_per_token(_model(config), target=length, source=ROW)
+def step_flops(config: Config) -> float:
+    """On paper, of a step."""
+    translates = config.family == "translation"
+    vocabulary, length = (SMALL_VOCABULARY, ROW) if translates else (CHARACTERS, config.context)
+    model = model_config(config, vocabulary=vocabulary, pad=0)
+    return config.batch_tokens * flops_per_token(model, target=length, source=ROW)
 
 
 def measured(family: str, precision: str, kind: str) -> Measured:
@@ -77,7 +72,7 @@ def measured(family: str, precision: str, kind: str) -> Measured:
         configs = [Config(family=family, d_model=width, layers=depth, precision=precision) for width, depth in PROBED]
         data, device = MADE_UP[family](), torch.device(kind)
         taken = [step_seconds(config, data, device, seconds=PROBE_SECONDS) for config in configs]
-        _measured[family, precision, kind] = solved(taken, [Prices.flops(config) for config in configs])
+        _measured[family, precision, kind] = solved(taken, [*map(step_flops, configs)])
     return _measured[family, precision, kind]
 
 
@@ -127,8 +122,3 @@ def made_up_pairs() -> PairData:
 
 
 MADE_UP: dict[str, Callable[[], Data]] = {"nanogpt": made_up_text, "translation": made_up_pairs}
-
-
-def _model(config: Config) -> GPTConfig | TranslatorConfig:
-    vocabulary = SMALL_VOCABULARY if config.family == "translation" else CHARACTERS
-    return model_config(config, vocabulary=vocabulary, pad=0)

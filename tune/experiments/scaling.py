@@ -14,13 +14,7 @@ from tune.arithmetic import Interval, ratio
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
-from tune.experiments.parallel_timing import (
-    Rounds,
-    accumulations,
-    gradient_bytes,
-    steps,
-    undisturbed,
-)  # fmt: skip
+from tune.experiments.parallel_timing import Rounds, accumulations, gradient_bytes, steps, undisturbed
 from tune.experiments.tables import figure, with_interval
 from tune.experiments.training import of_rows, recipe_rows, trained
 from tune.published import PUBLISHED, published, read

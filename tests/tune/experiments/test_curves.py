@@ -1,14 +1,16 @@
 """Learning curves of the search's own mode: what a life has, that nothing which ends it early changes a loss, which
-lives go on, and the table that comes of them.
+lives go on, and the table that comes of them; and the memory that a step holds.
 """
 
 import dataclasses
+import gc
 import itertools
 import json
 import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -18,6 +20,10 @@ import pytest
 import torch
 
 from model.config import Config
+from model.cost.estimates import STATE_BYTES
+from model.cost.memory_estimate import most_bytes
+from model.data.dataset import PairData
+from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.soak.accounts import number
@@ -28,7 +34,7 @@ from tune.errors import UserError
 from tune.experiments import curves, lives, runner
 from tune.experiments.base import ExperimentSettings, Point, Row
 from tune.experiments.curves import CURVES, SHAPES, foretold, further, points
-from tune.experiments.lives import begins, lived, measured_at
+from tune.experiments.lives import begins, lived, measured_at, step_bytes
 from tune.reports import Report
 from tune.search_space import PRECISIONS, Space, label
 from tune.store.accounting import Hold
@@ -324,3 +330,36 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
     assert all(len(row["decayed_loss"]) == len(row["valid_loss"]) for row in rows)
     assert {row["tokens_per_report"] / row["steps_per_report"] for row in rows} == {256}
     assert number(study, "SELECT SUM(seconds) FROM charges") <= 3 * 3600
+
+
+def test_only_what_is_alive_at_once_counts() -> None:
+    def one_after_the_other() -> None:
+        for _ in range(3):
+            torch.ones(250_000)
+
+    def together() -> list[torch.Tensor]:
+        return [torch.ones(250_000) for _ in range(3)]
+
+    assert 1_000_000 <= most_bytes(one_after_the_other, CPU) < 1_100_000
+    assert 3_000_000 <= most_bytes(together, CPU) < 3_100_000
+
+
+def test_what_another_training_left_to_be_freed_takes_nothing_off() -> None:
+    left: list[object] = [torch.ones(1_000_000)]
+    left.append(left)
+    del left
+
+    def run() -> torch.Tensor:
+        gc.collect()
+        return torch.ones(250_000)
+
+    assert 1_000_000 <= most_bytes(run, CPU) < 1_100_000
+
+
+def test_a_step_holds_the_state_at_least_and_the_same_each_time(small_pairs: Config, pair_data: PairData) -> None:
+    parameters = Learner(small_pairs, pair_data, CPU).parameters
+    dropped = replace(small_pairs, dropout=0.37)
+    first, again = (step_bytes(dropped, pair_data, CPU) for _ in range(2))
+    assert STATE_BYTES * parameters < first == again, "a mask that is made once counts as the first training's"
+    larger = step_bytes(replace(small_pairs, batch_tokens=4 * small_pairs.batch_tokens), pair_data, CPU)
+    assert larger > 1.5 * first

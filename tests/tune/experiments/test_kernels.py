@@ -1,10 +1,13 @@
-"""A study of kernels: its cap holds, what was paid for is kept as data, and it ends in order."""
+"""Kernels as Ray tasks: no two at a time, one GPU at most, and none outlives its time; and a study of them: its cap
+holds, what was paid for is kept as data, and it ends in order.
+"""
 
 import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +20,17 @@ from kernels.registry import KERNELS
 from kernels.settings import Settings
 from tune.errors import UserError
 from tune.experiments import kernels as study_of_kernels
-from tune.experiments.kernels import COLUMNS, ENDING_SECONDS, OverdueError, Study, begun, check_first, expected
+from tune.experiments.kernels import (
+    COLUMNS,
+    ENDING_SECONDS,
+    Cluster,
+    OverdueError,
+    Study,
+    begun,
+    check_first,
+    expected,
+    in_tasks,
+)
 from tune.store import journal
 
 NAMES = ("scalar_add", "hypotenuse_scalar", "grid_stride_sum")
@@ -217,3 +230,41 @@ def test_tensorboard_has_what_is_stable_and_no_more(begin: Callable[..., Study],
     (scalar,) = events.Scalars("grid_stride_sum/median_seconds")
     (row,) = [row for row in shown if (row["kernel"], row["implementation"]) == ("grid_stride_sum", "python")]
     assert scalar.step == 100 and scalar.value == pytest.approx(row["median_seconds"])
+
+
+SETTINGS = Settings(kernels=("copy", "hypotenuse_scalar"), sizes=(10,))
+
+
+class OverTimeError(Exception):
+    """Ray's."""
+
+
+def cluster_of(said: dict[str, Any], get: Callable[..., Any] = lambda waiting, timeout: [waiting]) -> Cluster:
+    def remote(**resources: Any) -> Callable[..., Any]:
+        said.setdefault("resources", []).append(resources)
+        return lambda task: SimpleNamespace(remote=lambda ends, function, *arguments: arguments)
+
+    def cancel(waiting: Any, force: bool) -> None:
+        said["cancelled"] = waiting, force
+
+    exceptions = SimpleNamespace(**dict.fromkeys(("GetTimeoutError", "RayError", "WorkerCrashedError"), OverTimeError))
+    ray = SimpleNamespace(remote=remote, get=get, cancel=cancel, exceptions=exceptions)
+    return Cluster(ray=cast(Any, ray), gpus=1)
+
+
+def test_a_task_takes_the_whole_node_and_one_gpu_where_it_has_use_for_it() -> None:
+    said: dict[str, Any] = {}
+    rows = cast(Any, list(in_tasks(cluster_of(said), SETTINGS)))
+    assert [row[0] for (row,) in rows] == ["copy", "hypotenuse_scalar"]
+    assert [each["num_gpus"] for each in said["resources"]] == [1, 0]
+    assert len({each["num_cpus"] for each in said["resources"]}) == 1
+
+
+def test_a_task_that_outlives_its_time_is_ended() -> None:
+    def get(waiting: Any, timeout: float) -> Any:
+        raise OverTimeError
+
+    said: dict[str, Any] = {}
+    with pytest.raises(OverdueError):
+        cluster_of(said, get).run(print, "what", on_gpu=False, seconds=1.0)
+    assert said["cancelled"] == (("what",), True)

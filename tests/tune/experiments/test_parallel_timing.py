@@ -14,13 +14,7 @@ from kernels.timing import interval
 from model.training.learner import Learner
 from tune.arithmetic import mean_interval, ratio
 from tune.experiments import parallel_timing
-from tune.experiments.parallel_timing import (
-    LEAST_ROUNDS,
-    MOST_ROUNDS,
-    in_rounds,
-    in_turns,
-    undisturbed,
-)
+from tune.experiments.parallel_timing import LEAST_ROUNDS, MOST_ROUNDS, in_rounds, in_turns, undisturbed
 
 LEARNER: Any = SimpleNamespace(device=torch.device("cpu"), wait=lambda: None)
 

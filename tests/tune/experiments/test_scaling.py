@@ -1,9 +1,28 @@
-"""What the scaling experiment asks for, and what its tables make of rows."""
+"""One configuration on more devices: what is asked for, what tables make of rows, a training of all ranks with
+checkpoints; and each way to train on several against the default.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from analysis.experiments.scaling import ways
+from model.config import Config
+from model.data.dataset import TextData
+from model.families import FAMILIES, Family
+from tests.analysis.conftest import study_of_rows
 from tests.scaling_rows import all_rows, computing, step, training
+from tune.backend.worker_group import Place
 from tune.devices import Devices
+from tune.errors import UserError
+from tune.experiments import data_parallel, parallel_timing
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.scaling import (
     BATCHES,
@@ -18,7 +37,8 @@ from tune.experiments.scaling import (
     speed_up,
     steps_of,
     tables,
-)  # fmt: skip
+)
+from tune.experiments.training import trained
 
 
 def test_devices_double_up_to_all_of_them():
@@ -107,3 +127,84 @@ def test_published_speed_ups_are_of_the_reports_own_epochs_beside_what_it_prints
 
 def test_a_ring_of_four_passes_all_bytes_one_and_a_half_times():
     assert ring(4) == 1.5 and ring(2) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("space", "smaller"),
+    [
+        (FAMILIES["nanogpt"].space, "a larger --budget, or begin anew with a smaller --fix d_model or layers"),
+        (
+            {"width": (8, 16), "blocks": (1, 2), "gate": ("relu", "gelu"), "learning_rate": (0.1, 0.2)},
+            "a larger --budget, or begin anew with a smaller --fix width or blocks",
+        ),
+        ({"learning_rate": (0.1, 0.2)}, "a larger --budget"),
+    ],
+)
+def test_who_has_too_little_time_is_told_the_sizes_of_the_family_that_it_is(
+    tmp_path: Path, space: Mapping[str, Any], smaller: str
+) -> None:
+    family = type("Own", (Family,), {"space": space})()
+    learner: Any = SimpleNamespace(steps=0, family=family, device=torch.device("cpu"))
+    with pytest.raises(UserError) as told:
+        list(trained(learner, lambda: -1.0, steps=8, every=4, factor=lambda step: 1.0, folder=tmp_path))
+    assert str(told.value) == f"steps: there was time for 0 of 8: go on with --resume and {smaller}"
+
+
+def way(times: float, distance: float = 0.0, width: float = 0.01, **asked: Any) -> dict[str, Any]:
+    """A way that is so many times as fast as the default."""
+    found = {"default_seconds": [0.1] * 3, "seconds": [0.1 / times] * 3, "times": [times, times - width, times + width]}
+    about = {"devices": 2, "backend": "gloo", "rows": 6, "bytes": 3 * 2**20, "config": {}}
+    return {"key": json.dumps(asked), "asked": asked, "distance": distance} | about | found
+
+
+WAYS = [
+    way(1.001, way="default"), way(0.8, way="bucket_megabytes", value=1), way(1.2, way="static_graph", value=True),
+    way(1.004, 3e-4, way="compression", value="fp16"),
+    {"key": "x", "asked": {"way": "compression", "value": "bf16"}, "devices": 2, "skipped": "gloo refuses it"},
+]  # fmt: skip
+
+
+def test_every_way_is_asked_for_on_all_devices():
+    devices = Devices(kind="cpu", count=3, model="core", precisions=("fp32",), cores=3)
+    asked = data_parallel.points(devices, ExperimentSettings(budget="1h", families="nanogpt"))
+    assert [point.asked for point in asked] == list(data_parallel.WAYS) and {point.devices for point in asked} == {3}
+    assert len({point.key for point in asked}) == len(data_parallel.WAYS)
+
+
+def test_the_table_has_every_way_and_the_reason_of_the_one_that_could_not_be_gone():
+    (table,) = data_parallel.tables(WAYS)
+    assert len(table.rows) == len(WAYS)
+    assert table.rows[-1] == ["compression bf16", *["-"] * 4] and "gloo refuses it" in table.note
+    assert data_parallel.tables([]) == []
+    assert len(data_parallel.tables(WAYS[-1:])) == 1 and all(data_parallel.line(each) for each in WAYS[:-1])
+
+
+def test_the_picture_of_ways_is_of_the_rows(tmp_path):
+    table = ways(study_of_rows(tmp_path / "study", "data_parallel", WAYS)).data.set_index("way")
+    assert table.index.to_list() == ["default", "bucket_megabytes 1", "static_graph", "compression fp16"]
+    assert table.loc["static_graph", ["times", "low", "high"]].to_list() == pytest.approx([1.2, 1.19, 1.21])
+
+
+@pytest.fixture
+def place(small_text: Config, text_data: TextData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of a rank that is alone in its group."""
+    monkeypatch.setattr(parallel_timing, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield Place(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=math.inf)
+    dist.destroy_process_group()
+
+
+def test_a_way_is_measured_in_turns_with_the_default(place):
+    start, last = data_parallel.work(place, {"way": "static_graph", "value": True})
+    assert (start.what, last.what) == ("start", "steps")
+    found = json.loads(json.dumps(last.row))
+    assert set(found["rounds"]) == {"default", "other"} and len(found["rounds"]["default"]) == 5
+    assert found["distance"] < 1e-6 and found["times"][1] <= found["times"][0] <= found["times"][2]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_without_a_gpu_data_parallel_says_why_not(place):
+    with pytest.raises(ValueError, match=r"^DataParallel: there is no GPU here: one process divides a batch among"):
+        next(data_parallel.work(place, {"way": "DataParallel"}))

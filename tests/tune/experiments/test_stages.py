@@ -20,16 +20,19 @@ from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.stages import (
+    EVALUATION_EVERY,
+    PEAK_RATE,
     STAGES,
     StageClock,
     StagedLearner,
+    UpstreamTraining,
     line,
     points,
     tables,
     tell_stages,
+    upstream_rate,
     work,
 )
-from tune.experiments.upstream import EVALUATION_EVERY, PEAK_RATE, UpstreamTraining, upstream_rate
 
 CPU = torch.device("cpu")
 SETTINGS = ExperimentSettings(budget="1h", families="nanogpt", scale=0.06)

@@ -1,0 +1,273 @@
+"""Trainings side by side: ways to train, what each takes and where it ends; shapes of equal cost; precisions; losses
+over learning rates by shape: does the best rate stay where it is? And learning curves with what each decay gave.
+"""
+
+import json
+
+import matplotlib
+import numpy as np
+import pandas as pd
+
+from analysis import tables
+from analysis.study import Study, experiment_rows, learning_curves, mean_curves, over_seeds, trained
+from analysis.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    MARKERS,
+    ORANGE,
+    OVER_SEEDS,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Picture,
+    axes,
+    bars,
+    legend_above,
+    log_axis,
+)
+from tune.errors import UserError
+from tune.search_space import label
+from tune.store.queries import ENDED
+
+COLORS = BLACK, ORANGE, SKY, VERMILION, GREEN, PURPLE, BLUE
+SHAPE = ("d_model", "heads", "layers")
+NOT_OF_A_WAY = (*SHAPE, "dropout", "seed", "checkpointing")
+ROW = ["way", "shape", "checkpointing", "steps"]
+
+
+def methods_table(study: Study) -> pd.DataFrame:
+    """A row for each way, shape, form of checkpointing and number of steps: the means over the seeds."""
+    found = trained(study)
+    configs = found["config"].map(json.loads)
+    ways = configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY}))
+    table = found[["steps", "parameters", "step_bytes", "valid_loss", "accuracy"]].assign(
+        way=ways,
+        shape=configs.map(lambda config: label({name: config[name] for name in SHAPE})),
+        checkpointing=configs.map(lambda config: bool(config.get("checkpointing"))),
+        seconds=found["steps"] * found["step_seconds"],
+    )
+    return over_seeds(table, ROW, ["valid_loss", "accuracy", "seconds", "step_bytes", "parameters"])
+
+
+def methods_scatter(study: Study) -> Picture:
+    """Seconds and memory against loss: a colour for each way, a marker for each shape that is trained in several."""
+    whole = methods_table(study)
+    table = whole[whole.groupby("shape")["way"].transform("nunique") > 1].reset_index(drop=True)
+    if table.empty:
+        raise UserError(f"study: {study.name!r} has no shape that was trained in two ways yet; go on with it")
+    colors = {way: COLORS[place % len(COLORS)] for place, way in enumerate(table["way"].unique())}
+    markers = {shape: MARKERS[place % len(MARKERS)] for place, shape in enumerate(table["shape"].unique())}
+    figure, plots = axes(columns=2, height=4.2)
+    for plot, (name, factor, unit) in zip(
+        plots, (("seconds", 1.0, "s of steps"), ("step_bytes", 1e-6, "peak MB")), strict=True
+    ):
+        for row in table.to_dict("records"):
+            color = colors[row["way"]]
+            plot.scatter(row[name] * factor, row["valid_loss"], marker=markers[row["shape"]], s=30,
+                         facecolor="none" if row["checkpointing"] else color, edgecolor=color)  # fmt: skip
+        ends = bars(table, "valid_loss")
+        plot.errorbar(table[name] * factor, table["valid_loss"], ends, fmt="none", ecolor=GREY, lw=1, zorder=0)
+        log_axis(plot.xaxis, table[name].dropna() * factor, lambda value: f"{value:g}")
+        plot.set_xlabel(unit)
+    plots[0].set_ylabel("validation loss, nats")
+    for way, color in colors.items():
+        plots[0].scatter([], [], color=color, marker="o", s=30, label=way)
+    for shape, marker in markers.items():
+        plots[1].scatter([], [], color=BLACK, marker=marker, s=30, label=shape)
+    if table["checkpointing"].any():
+        plots[1].scatter([], [], facecolor="none", edgecolor=BLACK, s=30, label="checkpointing")
+    for plot in plots:
+        legend_above(plot, columns=2)
+    return Picture(
+        name="methods",
+        title="What each way to train takes, and where it ends",
+        text=f"The shapes that were trained in several ways. {OVER_SEEDS}",
+        figure=figure,
+        data=table,
+    )
+
+
+def shapes(study: Study) -> Picture:
+    """Losses of all shapes that are trained in one way, by their parameters."""
+    table = methods_table(study)
+    table = table[~table["checkpointing"]]
+    way = table.groupby("way")["shape"].nunique().idxmax() if len(table) else ""
+    table = table[table["way"] == way].sort_values(["parameters", "shape"], ignore_index=True)
+    if len(table) < 2:
+        raise UserError(f"study: {study.name!r} has too few shapes that were trained in one way yet; go on with it")
+    figure, (plot,) = axes(height=1.3 + 0.32 * len(table))
+    ends = bars(table, "valid_loss")
+    plot.errorbar(table["valid_loss"], table.index, xerr=ends, fmt="o", ms=6, c=BLUE, ecolor=GREY, lw=1)
+    named = [f"{row.shape}: {tables.short_count(row.parameters)}" for row in table.itertuples()]
+    plot.set(yticks=table.index, yticklabels=named, xlabel="validation loss, nats", ylim=(len(table) - 0.4, -0.6))
+    plot.set_ylabel("shape: parameters")
+    plot.ticklabel_format(axis="x", useOffset=False)
+    plot.locator_params(axis="x", nbins=5)  # losses that lie close have long names
+    return Picture(
+        name="shapes",
+        title="Shapes of equal cost, and dearer ones",
+        text=f"All {way}. {OVER_SEEDS}",
+        figure=figure,
+        data=table,
+    )
+
+
+PRECISIONS = {"fp32": BLUE, "tf32": PURPLE, "bf16": ORANGE, "fp16": GREEN}
+MEANS = ("valid_loss", "train_loss", "training_seconds", "tokens")
+
+
+def precisions(study: Study) -> Picture:
+    """Loss while training as lines, validation loss as marks, by precision: means over seeds."""
+    table = mean_curves(learning_curves(study), ["precision"], MEANS)
+    figure, plots = axes(1, 2, height=3.6)
+    for (precision, color), marker in zip(PRECISIONS.items(), MARKERS, strict=False):
+        curve = table[table["precision"] == precision]
+        valid = curve.dropna(subset="valid_loss")
+        for plot, along in zip(plots, ("steps", "training_seconds"), strict=True):
+            if len(curve):
+                plot.plot(curve[along], curve["train_loss"], c=color, lw=1, label=precision)
+            plot.errorbar(valid[along], valid["valid_loss"], bars(valid, "valid_loss"), c=color, fmt=marker, ms=5)
+    low, high = table["valid_loss"].min(), table["valid_loss"].max()
+    for plot, along in zip(plots, ("steps", "seconds in steps"), strict=True):
+        log_axis(plot.yaxis, [low, high], tables.plain)
+        plot.set(xlabel=along, xlim=(0, None))
+    plots[0].set_ylabel("nats a token")
+    legend_above(plots[0])
+    return Picture(
+        name="precisions",
+        title="One configuration in each precision",
+        text=f"Lines: loss while training; marks: validation loss; both means over seeds. {OVER_SEEDS}",
+        figure=figure,
+        data=table,
+    )
+
+
+WAYS = {False: "one rate for all tensors (standard)", True: "with the scaling rules"}
+HEIGHT = 0.75
+"""Nats above the highest of the best losses that are still shown."""
+LINE = ["d_model", "layers", "base", "rules"]
+
+
+def losses_table(study: Study) -> pd.DataFrame:
+    """Mean loss of each shape at each rate over the seeds that were trained with the most; NaN where one
+    diverged. base: the shape that is the same with the rules and without, and whose configuration names none."""
+    found = trained(study, ENDED)
+    rules = found["config"].map(json.loads).map(lambda config: config.get("scaling_rules"))
+    names = {"learning_rate": "rate", "valid_loss": "loss"}
+    table = found.assign(base=rules.isna(), rules=rules.isin([True])).rename(columns=names).astype({"loss": float})
+    table = pd.concat([with_most(line) for _, line in table.groupby(LINE)])
+    return over_seeds(table, [*LINE, "rate"], ["loss"])
+
+
+def with_most(line: pd.DataFrame) -> pd.DataFrame:
+    """Of those seeds that were trained with the same rates as the one with the most."""
+    rates = line.groupby("seed")["rate"].agg(frozenset)
+    return line[line["seed"].map(rates == max(rates, key=len))]
+
+
+def width(study: Study) -> Picture:
+    """Over d_model, at the base's layers."""
+    return compared(study, "d_model", "layers")
+
+
+def depth(study: Study) -> Picture:
+    """Over layers, at the base's d_model."""
+    return compared(study, "layers", "d_model")
+
+
+def compared(study: Study, axis: str, other: str) -> Picture:
+    """Both parametrizations side by side, with the base's best rate. UserError where there is one size only."""
+    whole = losses_table(study)
+    bases = whole[whole["base"] & whole["loss"].notna()]
+    if bases.empty:
+        raise UserError(f"study: {study.name!r} has not measured the base yet; go on with it")
+    base = whole.loc[bases["loss"].idxmin()]
+    same = int(base[other])
+    table = whole[whole[other] == same].sort_values([axis, "rate"], ignore_index=True)
+    sizes = sorted(table[axis].unique())
+    if len(sizes) < 2:
+        raise UserError(f"study: {study.name!r} measured one {axis} only; go on with it")
+    figure, plots = axes(columns=2, height=3.6)
+    colors = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.05, len(sizes)))
+    for plot, (ruled, title) in zip(plots, WAYS.items(), strict=True):
+        for place, size in enumerate(sizes):
+            rows = line_of(table, axis, size, ruled)
+            if rows["loss"].isna().all():
+                continue
+            color, marker = colors[place], MARKERS[place % len(MARKERS)]
+            plot.errorbar(rows["rate"], rows["loss"], bars(rows, "loss"), c=color, marker=marker, ms=3, lw=1.3,
+                          label=f"{size}")  # fmt: skip
+            best = rows.loc[rows["loss"].idxmin()]
+            plot.plot(best["rate"], best["loss"], c=color, marker=marker, ms=8, mec=BLACK)
+        plot.axvline(base["rate"], c=GREY, lw=1, ls=":")
+        log_axis(plot.xaxis, table["rate"], lambda value: f"{value:g}")
+        plot.set(title=title, xlabel="base learning rate")
+    lowest = table.groupby([axis, "rules"])["loss"].min()
+    for plot in plots:
+        plot.set_ylim(lowest.min() - 0.05, min(table["loss"].max() + 0.05, lowest.max() + HEIGHT))
+    plots[0].set_ylabel("validation loss, nats a token")
+    plots[1].set_yticklabels([])
+    plots[1].legend(title=axis)
+    return Picture(
+        name=f"transfer-{'width' if axis == 'd_model' else 'depth'}",
+        title=f"The best learning rate over {axis}",
+        text=f"At {other} {same}. Ringed: the best of the rates tried; where that is the last of a line, the best lies "
+        f"beyond. Dotted: the base's best. {OVER_SEEDS}",
+        figure=figure,
+        data=table,
+    )
+
+
+def line_of(table: pd.DataFrame, axis: str, size: int, ruled: bool) -> pd.DataFrame:
+    """A size's losses in one parametrization; the base is the same in both, and was trained once."""
+    return table[(table[axis] == size) & ((table["rules"] == ruled) | table["base"])]
+
+
+KINDS = ("valid", "averaged", "decayed")
+FIRST_SHARE = 0.02
+"""Of the longest life: what came before is not shown."""
+
+
+def lives_table(study: Study) -> pd.DataFrame:
+    """A row for each loss of the longest life of each configuration. UserError where none was lived yet."""
+    steps, lives = dict[str, float](), dict[str, dict]()
+    for row in experiment_rows(study, "curves"):
+        name = json.dumps(row["config"])
+        if "step_seconds" in row:
+            steps[name] = min(row["step_seconds"], steps.get(name, np.inf))
+        elif name not in lives or row["asked"]["seconds"] > lives[name]["asked"]["seconds"]:
+            lives[name] = row
+    if not lives:
+        raise UserError(f"study: {study.name!r} has measured no life yet; go on with it")
+    found = [
+        {
+            "parameters": row["parameters"], **row["config"], "kind": kind,
+            "seconds": report * row["steps_per_report"] * steps[name], "loss": loss,
+        }
+        for name, row in lives.items() for kind in KINDS
+        for report, loss in enumerate(row.get(f"{kind}_loss", ()), 1) if loss is not None
+    ]  # fmt: skip
+    return pd.DataFrame(found).sort_values(["parameters", "kind", "seconds"], ignore_index=True)
+
+
+def lives(study: Study) -> Picture:
+    """Loss over seconds of training, coloured by size; marks: after a decay."""
+    table = lives_table(study)
+    shown = table[table["seconds"] >= FIRST_SHARE * table["seconds"].max()]
+    figure, (plot,) = axes(height=4.2)
+    sizes = sorted(table["parameters"].unique())
+    for size, color in zip(sizes, matplotlib.colormaps["viridis"](np.linspace(0.95, 0.05, len(sizes))), strict=True):
+        of_size = shown[shown["parameters"] == size]
+        for kind, look in (("valid", {"lw": 1.2}), ("decayed", {"marker": "o", "ms": 4, "ls": "none"})):
+            line = of_size[of_size["kind"] == kind]
+            label = tables.plain(size) if kind == "valid" and size in (sizes[0], sizes[-1]) else None
+            plot.plot(line["seconds"], line["loss"], c=color, label=label, **look)
+    log_axis(plot.xaxis, shown["seconds"], tables.plain)
+    plot.set(xlabel="seconds of training", ylabel="validation loss, nats a token")
+    plot.legend(title="parameters")
+    return Picture(
+        name="curves", title="Learning curves at a constant rate", figure=figure, data=table,
+        text="The darker, the larger. Lines: at the constant rate; points: after a decay that ends there.",
+    )  # fmt: skip
