@@ -139,7 +139,7 @@ class LeasedTrial(ray.tune.Trainable):
             return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
         driver = last_beat(self._place.folder, DRIVER)
         if self._place.driver.boot != this_boot():  # a silence may be the network's: it is told
-            return life.idle_since + GRACE_SECONDS if driver and driver.ended else math.inf
+            return life.idle_since + GRACE_SECONDS if driver and driver.at < driver.said else math.inf
         return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 
     def _has_next(self, life: Life) -> bool:

@@ -68,15 +68,14 @@ class Pulse:
     ) -> None:
         self._folder, self._clock, self._pays = folder, clock, pays
         self._lock = threading.Lock()
-        self._last, self._unpaid = clock(), 0
+        self._last = clock()
         self._silences: list[float] = []
 
     def beat(self) -> float:
         """One more; seconds to the next, so that a late one or two are no silence."""
         now, soon = self._clock(), GRACE_SECONDS / 3
         if not self._pays(soon):
-            self._unpaid += 1
-            beat(self._folder, DRIVER, self._unpaid, self._last, ended=IDLE)
+            beat(self._folder, DRIVER, 0, self._last, said=now)
             return soon
         beat(self._folder, DRIVER, 0, now)
         with self._lock:
@@ -113,26 +112,28 @@ def beating(
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """A sign of life: of which process, on which lease until when, on the study's clock; ended: as in `beat`.
-
-    A driver's lease is 0, or how often it said that nothing pays for workers without one.
-    """
+    """A sign of life: of which process, on which lease until when, on the study's clock; said, ended: as in `beat`."""
 
     lease: int
     at: float
+    said: float
     ended: str | None
     pid: int
     started: int
     boot: str
 
 
-def beat(folder: Path, name: str, lease: int, at: float, ended: str | None = None) -> None:
-    """Write down that a trial, or the driver, used its lease until `at`, on the study's clock.
+def beat(
+    folder: Path, name: str, lease: int, at: float, ended: str | None = None, *, said: float | None = None
+) -> None:
+    """Write down that a trial used its lease until `at`, on the study's clock, or the driver what it holds.
 
-    ended: that it is the last sign of life of a worker that ends itself, WORKING or IDLE.
+    ended: that it is the last sign of life of a worker that ends itself, WORKING or IDLE; said: when that is, where a
+    driver lives that nothing pays any more for workers without a lease.
     """
     here = {"pid": os.getpid(), "started": started(os.getpid()), "boot": boot()}
-    write_whole(folder / FOLDER / name, json.dumps({"lease": lease, "at": at, "ended": ended} | here))
+    sign = {"lease": lease, "at": at, "said": at if said is None else said, "ended": ended}
+    write_whole(folder / FOLDER / name, json.dumps(sign | here))
 
 
 def end_within(seconds: float) -> None:
@@ -152,8 +153,9 @@ def last_beat(folder: Path, name: str) -> Beat | None:
     try:
         found = json.loads((folder / FOLDER / name).read_text())
         whole = {key: int(found[key]) for key in ("lease", "pid", "started")}
-        sign = Beat(at=float(found["at"]), boot=str(found["boot"]), ended=found.get("ended"), **whole)
-        return sign if math.isfinite(sign.at) else None
+        at, said = float(found["at"]), float(found.get("said", found["at"]))
+        sign = Beat(at=at, said=said, boot=str(found["boot"]), ended=found.get("ended"), **whole)
+        return sign if math.isfinite(at) and math.isfinite(said) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
@@ -191,7 +193,7 @@ def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> 
     if boot == this_boot():
         return monotonic
     driver = last_beat(folder, DRIVER)
-    return time.monotonic() - max(0.0, driver.at - opened if driver else 0.0)
+    return time.monotonic() - max(0.0, driver.said - opened if driver else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +215,7 @@ class DriverWatch:
 
     def __init__(self, driver: Driver, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._folder, self._clock = driver, folder, clock
-        self._seen: tuple[float, int] | None = None
+        self._said: float | None = None
         self._heard = self._looked = clock()
         self._replaced = False
 
@@ -228,9 +230,9 @@ class DriverWatch:
 
     def _look(self) -> None:
         found = last_beat(self._folder, DRIVER)
-        if found is None or (found.at, found.lease) == self._seen:
+        if found is None or found.said == self._said:
             return
         self._replaced = (found.boot, found.pid, found.started) != (
             self._driver.boot, self._driver.pid, self._driver.started
         )  # fmt: skip
-        self._seen, self._heard = (found.at, found.lease), self._looked
+        self._said, self._heard = found.said, self._looked

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tune.store.heartbeat import (  # fmt: skip
     Pulse,
     beat,
     last_beat,
+    opened_here,
     started,
     still_there,
 )
@@ -70,7 +72,7 @@ def test_one_that_beats_lives_and_one_that_is_silent_is_gone(elsewhere: Elsewher
 def test_a_busy_one_that_pays_for_no_idle_worker_any_more_lives(
     elsewhere: Elsewhere, study: Path, clock: Clock
 ) -> None:
-    """And what it held it held until the last time that this was paid for."""
+    """And what it held it held until the last time that this was paid for; a lease of later is as old as it is."""
     pulse = Pulse(study, clock, lambda seconds: clock.now < LOOK_SECONDS)
     for _ in range(40):
         elsewhere.does(pulse.beat)
@@ -78,6 +80,9 @@ def test_a_busy_one_that_pays_for_no_idle_worker_any_more_lives(
         clock.now += LOOK_SECONDS
     last = last_beat(study, DRIVER)
     assert last is not None and last.at == 0.0
+    before = time.monotonic()
+    opened = opened_here(study, last.said - 3, boot="elsewhere", monotonic=0.0)
+    assert before - 3 <= opened <= time.monotonic() - 3
 
 
 def test_another_driver_of_the_same_study_is_not_the_one(elsewhere: Elsewhere, study: Path, clock: Clock) -> None:
