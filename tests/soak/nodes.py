@@ -17,6 +17,7 @@ TWO_NODES = """
 import os
 import signal
 import sys
+from pathlib import Path
 
 import tune
 from ray.cluster_utils import Cluster

@@ -13,10 +13,10 @@ import pytest
 
 from tests.tune.search.world import World
 from tune import cli
-from tune.search.resume import check_plain
+from tune.search.resume import check_plain, undamaged
+from tune.search_context import check_same_text
 from tune.settings import Settings
 from tune.store.journal import LOCK, Journal
-from tune.study import check_same
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/study/checkpoints/t001")
 FLAGS = ["--budget", "60s", "--families", "nanogpt", "--text-corpus", "text.txt"]
@@ -180,10 +180,10 @@ def test_a_strangers_journal_is_refused_in_one_line(four_reports: Path, tmp_path
 
 def test_damaged_facts_are_one_line(tmp_path: Path) -> None:
     """As a search reads them when it goes on."""
-    context: Any = SimpleNamespace(data={"nanogpt": SimpleNamespace(sha256="", name="")})
+    data: Any = {"nanogpt": SimpleNamespace(sha256="", name="")}
     with Journal(tmp_path, new=True) as journal:
         for fact in ("[", "7", "[]", '{"nanogpt": 7}', '{"nanogpt": {}}', "[" * 100_000):
             journal.rows("INSERT OR REPLACE INTO study VALUES ('corpora', ?)", fact)
-            with pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused:
-                check_same(context, journal)
+            with pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused, undamaged(journal):
+                check_same_text(data, journal.facts())
             assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
