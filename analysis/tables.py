@@ -33,7 +33,7 @@ def reported(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """1,234 or 12.3k or 1.23M"""
+    """123 or 12.3k or 1.23M"""
     if pd.isna(value):
         return NOTHING
     value = float(f"{value:.3g}")

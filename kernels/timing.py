@@ -26,7 +26,7 @@ SLOW_SECONDS, FEWER_VALUES = 1.0, 5
 """Where a round of all contenders takes longer, there are fewer rounds."""
 TRIES = 3
 CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
-"""Above these a run is disturbed, and a row is unstable. The ground for the first: docs/log.md, day 8."""
+"""Above these a run is disturbed, and a row is unstable. The first: tests/bench/disturbed.py, last at 92964c6."""
 
 STAT = Path("/proc/stat")
 

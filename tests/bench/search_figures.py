@@ -237,7 +237,7 @@ def first_step(study: Path) -> float | None:
         JOIN charges ON charges.lease = first.lease AND charges.at <= first.at GROUP BY first.lease"""
     try:
         beat = study / FOLDER / DRIVER
-        began = beat.stat().st_mtime - json.loads(beat.read_text())["at"]  # of the study's own clock
+        began = beat.stat().st_mtime - json.loads(beat.read_text())["said"]  # of the study's own clock
         with closing(sqlite3.connect(f"file:{study / FILE}?mode=ro", uri=True)) as journal:
             found = journal.execute(query).fetchall()
     except (OSError, ValueError, sqlite3.Error):

@@ -138,8 +138,8 @@ class LeasedTrial(ray.tune.Trainable):
         if life.idle_since is None:
             return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
         driver = last_beat(self._place.folder, DRIVER)
-        if self._place.driver.boot != this_boot():  # a silence may be the network's: it is told
-            return life.idle_since + GRACE_SECONDS if driver and driver.at < driver.said else math.inf
+        if self._place.driver.boot != this_boot() and (driver is None or driver.at == driver.said):
+            return math.inf  # a silence may be the network's
         return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 
     def _has_next(self, life: Life) -> bool:

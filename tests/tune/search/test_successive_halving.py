@@ -54,6 +54,12 @@ def test_a_steeper_familys_leader_has_more_unless_the_wall_clock_binds(slots: in
     assert (ladders[0] == ladders[1]) is alike and ladders[0].kept <= ladders[1].kept
 
 
+@pytest.mark.parametrize("seconds", [60.0, 100.0, 200.0])
+def test_six_trials_fit_at_rung_0_or_it_takes_no_longer_than_what_is_beside_it(seconds: float) -> None:
+    ladder = framed().fit(seconds)
+    assert 6 * ladder.cost(0) <= ladder.explore or ladder.first == OVERHEAD
+
+
 @pytest.mark.parametrize("scenario", KEPT)
 def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenario: dict[str, Any]) -> None:
     """But for the grace to end it, and what the last segment of the rungs went beyond their shares."""
