@@ -17,8 +17,10 @@ START_UP_SHARE = 0.1
 """No plan gives more than this to the start-up of slots beyond the first."""
 SHORTEST_SHARE = 0.01
 """Rung 0 is never shorter than this share of what was asked for."""
-FEWEST_TRIALS = 6
-"""Rung 0 is shorter than asked for where that many trials would not fit otherwise."""
+FEWEST_TRIALS, LEAST_TRIALS = 6, 3
+"""Rung 0 is shorter than asked for where so many would not fit otherwise; below SETTLED_SHARE, where so few."""
+SETTLED_SHARE = 0.2
+"""Of a rung 0 as long as a warm-up of fifty steps, ten: what fewer tell does not make up for more trials."""
 CONFIRM_SHARE = 1 / 3
 """Kept to train the last two anew, of what can be used of a cap; what that does not take goes to the last segment."""
 CONFIRM_WALL = 0.25
@@ -166,9 +168,9 @@ class Frame:
         kept = min(share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept, slots * (wall - kept)) - coming_up)
-        least = min(
-            self.shortest, max(self.overhead, SHORTEST_SHARE * self.shortest, explore / FEWEST_TRIALS - self.overhead)
-        )
+        many, few = (explore / trials - self.overhead for trials in (FEWEST_TRIALS, LEAST_TRIALS))
+        least = max(self.overhead, SHORTEST_SHARE * self.shortest, many, min(few, SETTLED_SHARE * self.shortest))
+        least = min(self.shortest, least)
         bare = Ladder(
             seconds=whole, first=first or least, top=0, explore=explore, kept=kept,
             last=kept if math.isinf(self.life) else 0.0, start_up=coming_up, overhead=self.overhead, life=self.life,
