@@ -11,7 +11,7 @@ import pytest
 from tests.tune.search.alone import OVERHEAD, Alone, bare, framed, left, reach
 from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
-from tune.search.ladder import Rules
+from tune.search.ladder import Frame, Rules
 from tune.search.successive_halving import LEADERS, Finish, HandBack, Promote, Start, Wait
 from tune.store.heartbeat import GRACE_SECONDS
 
@@ -58,6 +58,13 @@ def test_a_steeper_familys_leader_has_more_unless_the_wall_clock_binds(slots: in
 def test_six_trials_fit_at_rung_0_or_it_takes_no_longer_than_what_is_beside_it(seconds: float) -> None:
     ladder = framed().fit(seconds)
     assert 6 * ladder.cost(0) <= ladder.explore or ladder.first == OVERHEAD
+
+
+@pytest.mark.parametrize(("seconds", "trials"), [(60.0, 3), (100.0, 3), (160.0, 4), (250.0, 6)])
+def test_six_trials_do_not_make_it_shorter_than_tells_anything_and_three_do(seconds: float, trials: int) -> None:
+    """A fifth of a warm-up that takes 50 s."""
+    ladder = Frame(slots=1, shortest=50.0, overhead=1.0).fit(seconds)
+    assert trials == math.floor(ladder.explore / ladder.cost(0) + 1e-9) and (ladder.first >= 10.0 or trials == 3)
 
 
 @pytest.mark.parametrize("scenario", KEPT)
