@@ -18,15 +18,17 @@ SAME_MOMENT_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """How long one slot was held, by the journal and from outside, in seconds."""
+    """How long one slot was held, by the journal and from outside, in seconds; booting: of these, in which its process
+    may have been nobody's yet."""
 
     journal: float
     outside: float
+    booting: float
 
     @property
     def off(self) -> float:
         """Seconds that the journal charged too much, or too little if below zero."""
-        return self.journal - self.outside
+        return max(self.journal - self.outside, min(0.0, self.journal - self.outside + self.booting))
 
 
 def rows(study: Path, query: str, *values: Any) -> list[dict[str, Any]]:
@@ -60,20 +62,23 @@ def compare(study: Path, processes: Iterable[Process], *, after: int = -1, to: i
         WHERE slot > ? AND slot <= ? AND slot IN (SELECT slot FROM leases WHERE purpose <> ?) ORDER BY opened, slot"""
     slots = rows(study, query, after, to, DECODING)
     charged = [row["held"] or 0.0 for row in slots]
-    seen = [process.served_until - process.serves_from for process in processes]
-    seen += [0.0] * (len(charged) - len(seen))
+    seen = [(process.served_until - process.serves_from, process.booting) for process in processes]
+    seen += [(0.0, 0.0)] * (len(charged) - len(seen))
     for number, (one, other) in enumerate(itertools.pairwise(slots)):
         if other["opened"] - one["opened"] < SAME_MOMENT_SECONDS:
             _pair_up(charged, seen, number)
-    pairs = itertools.zip_longest(charged, seen, fillvalue=0.0)
-    return [Held(journal=journal, outside=outside) for journal, outside in pairs]
+    charged += [0.0] * (len(seen) - len(charged))
+    return [
+        Held(journal=journal, outside=held, booting=booting)
+        for journal, (held, booting) in zip(charged, seen, strict=True)
+    ]
 
 
-def _pair_up(charged: list[float], seen: list[float], one: int) -> None:
+def _pair_up(charged: list[float], seen: list[tuple[float, float]], one: int) -> None:
     """Which process had which of two slots that were opened at one moment, only their lengths tell."""
     other = one + 1
-    as_it_is = max(abs(charged[one] - seen[one]), abs(charged[other] - seen[other]))
-    if max(abs(charged[one] - seen[other]), abs(charged[other] - seen[one])) < as_it_is:
+    as_it_is = max(abs(charged[one] - seen[one][0]), abs(charged[other] - seen[other][0]))
+    if max(abs(charged[one] - seen[other][0]), abs(charged[other] - seen[one][0])) < as_it_is:
         seen[one], seen[other] = seen[other], seen[one]
 
 

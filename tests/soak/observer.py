@@ -2,7 +2,7 @@
 
 It knows nothing of journals: a trial process is a grandchild of a search's driver that came to call itself a worker of
 Ray's with something to do. It serves from its last rest on before that (Ray starts some processes ahead, which wait
-for work), until it is gone.
+for work), until it is gone. While Ray boots it, nobody sees for whom.
 """
 
 import os
@@ -28,6 +28,7 @@ class Process:
     begun: float
     parent: int
     worked: float | None = None
+    booted: float | None = None
     seen: list[tuple[float, float]] = field(default_factory=list)
     gone: float | None = None
 
@@ -42,6 +43,11 @@ class Process:
             if rested and cpu - rested[1] < REST_CPU_SHARE * (at - rested[0]):
                 begun = at
         return begun
+
+    @property
+    def booting(self) -> float:
+        """Seconds of its service in which Ray booted it: ahead, as a worker for whoever comes, or for who had come."""
+        return max(0.0, (self.booted or self.begun) - self.serves_from)
 
     @property
     def served_until(self) -> float:
@@ -97,8 +103,12 @@ class Observer(threading.Thread):
                 here.add(key)
                 process = self._processes[key]
                 process.seen.append((now, cpu))
-                if process.worked is None and _works(pid):
-                    process.worked = now
+                if process.worked is None:
+                    title = _title(pid)
+                    if process.booted is None and title.startswith(b"ray::"):
+                        process.booted = now
+                    if title.startswith(b"ray::ResourceTrainable"):
+                        process.worked = now
             for key, process in self._processes.items():
                 if key not in here and process.gone is None:
                     process.gone = now
@@ -132,9 +142,8 @@ def _monotonic(ticks: int) -> float:
     return ticks / TICKS + time.clock_gettime(time.CLOCK_MONOTONIC) - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _works(pid: int) -> bool:
+def _title(pid: int) -> bytes:
     try:
-        title = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return False
-    return title.startswith(b"ray::ResourceTrainable")
+        return b""

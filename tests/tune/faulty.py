@@ -11,14 +11,15 @@ import time
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch  # noqa: E402
 
 from model.training import learner  # noqa: E402
-from tune import cli  # noqa: E402
-from tune.backend import session, trainable  # noqa: E402
+from tune import cli, study  # noqa: E402
+from tune.backend import trainable  # noqa: E402
 from tune.settings import Settings  # noqa: E402
 
 FAULTS = json.loads(Path(sys.argv[1]).read_text())
@@ -67,5 +68,5 @@ class Faulty(trainable.TrainingTrial):
 
 
 if __name__ == "__main__":
-    session.TrainingTrial = Faulty  # type: ignore[misc]
-    sys.exit(cli.main(Settings, sys.argv[2:]))
+    with patch.object(study, "TrainingTrial", Faulty):
+        sys.exit(cli.main(Settings, sys.argv[2:]))

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -34,5 +35,5 @@ def on_a_core(*about: Any) -> Place:
 
 
 if __name__ == "__main__":
-    study.find_devices, study.make_place = one_gpu, on_a_core
-    sys.exit(cli.main(Settings, sys.argv[1:]))
+    with patch.multiple(study, find_devices=one_gpu, make_place=on_a_core):
+        sys.exit(cli.main(Settings, sys.argv[1:]))
