@@ -122,13 +122,13 @@ def make_family(
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
     learned, whole = context.learned.get(name, Learned()), space.whole
     speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
-    wall = min(within(settings, context.devices), settings.deadline or math.inf)
+    walls = within(settings, context.devices), settings.deadline or math.inf
     seconds, share = settings.families[name] * first, context.devices.share
     frame = frame_of(
         settings, name, learned, slots=context.devices.slots, share=share, shortest=shortest_rung(context, name)
     )
     policy = Confirming(
-        frame, ladder or frame.fit(seconds / share, wall), price_of, lambda trial: suggestions.favour(trial)
+        frame, ladder or frame.fit(seconds / share, *walls), price_of, lambda trial: suggestions.favour(trial)
     )
     policy.standings.learn(learned.trials)
     suggestions = Suggester(

@@ -90,14 +90,14 @@ def make_loop_family(
     """The one family of such a search, as assembly.make_family has the others."""
     settings, loop, space = context.settings, context.loop, context.spaces[LOOP]
     assert loop is not None
-    wall, share = min(within(settings, context.devices), settings.deadline or math.inf), context.devices.share
+    share, walls = context.devices.share, (within(settings, context.devices), settings.deadline or math.inf)
     costs = CostModel()
     frame = Frame(
         slots=context.devices.slots, shortest=SHORTEST_RUNG_SECONDS, overhead=costs.segment(None, 0.0),
         start_up=costs.start_up, metric=loop.metric,
     )  # fmt: skip
     return Family(
-        seconds=by_now / share, policy=SuccessiveHalving(frame, ladder or frame.fit(first / share, wall), price_of),
+        seconds=by_now / share, policy=SuccessiveHalving(frame, ladder or frame.fit(first / share, *walls), price_of),
         cost_model=costs, memory=context.memories[LOOP],
         equal_tokens=settings.rungs == "tokens" or loop.life is not None, life_steps=loop.life or math.inf,
         seed=settings.seed, first_lease=max(FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE * first / share),

@@ -44,9 +44,8 @@ from tune.recipe import (
 )
 from tune.reports import Metric
 from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, read, suited
-from tune.search.engine import WALLS
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
-from tune.search.ladder import CONFIRM_SHARE
+from tune.search.ladder import CONFIRM_SHARE, WALLS
 from tune.search.listed import Listed, dimensions
 from tune.search.memory_model import Memory, first_overhead
 from tune.search_space import PER_LAYER, SPACES, WIDER, Dimensions, Space, Value, freed, layer_weights, merged, wider

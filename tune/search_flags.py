@@ -185,7 +185,7 @@ class SearchFlags(Flags):
     )
     patient: bool = flag_field(
         "let few devices work long where that promises a better winner (default: on all of them, so that the wall "
-        "clock stays within about twice cap / devices)",
+        "clock stays within about twice cap / devices, or cap / devices and one training with --life)",
         default=False,
     )
     stop_below_gain: float | None = flag_field(  # nats a device-hour

@@ -118,7 +118,8 @@ class ReplaySettings(Formed):
         parse=_deadline,
     )
     patient: bool = flag_field(
-        "let ours use few slots for long (default: it ends in about twice cap / workers, as a search does)",
+        "let ours use few slots for long (default: it ends in about twice cap / workers, or cap / workers and one "
+        "trial's whole life, as a search does)",
         default=False,
     )
     seeds: int = flag_field(

@@ -119,7 +119,7 @@ class Baseline:
 
     known = finishing = confirming = enough = resumed = refit = of_no_use
 
-    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """No baseline has a ladder."""
         raise NotImplementedError
 

@@ -11,10 +11,10 @@ from tune.curves.recorded import Curve, Supply, Table
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, life_share, most_weights, suited_weights
 from tune.reports import NATS, Evaluation, Report
-from tune.search.engine import WALLS, Engine
+from tune.search.engine import Engine
 from tune.search.family import CostModel, Family, Policy
 from tune.search.front import hypervolume
-from tune.search.ladder import Frame, Rules
+from tune.search.ladder import WALLS, Frame, Rules
 from tune.search.outlook import Outlook
 from tune.search.simulator import Clock, Costs, Simulation
 from tune.search.successive_halving import SuccessiveHalving
@@ -107,7 +107,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
             accounting=accounting, families=families, slots=cell.workers,
             wall_left=lambda: deadline - clock.now, within=within,
         )  # fmt: skip
-        families["replay"] = _family(cell, settings, curves, supply, engine, min(deadline, within))
+        families["replay"] = _family(cell, settings, curves, supply, engine, within, deadline)
         lived = (
             [_lived(curve, cell.life * cap) for curve in curves] if cell.table.own_mode and not _ours(cell) else curves
         )
@@ -131,7 +131,8 @@ class Loops(Simulation):
 
 
 def _family(
-    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, engine: Engine, wall: float
+    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, engine: Engine, within: float,
+    deadline: float,
 ) -> Family:  # fmt: skip
     """As a search has it. What a step takes of the configuration that comes first is known, of no other."""
     steps, unit = max(curve.most for curve in curves), max(curve.report_every for curve in curves)
@@ -151,7 +152,7 @@ def _family(
             slots=cell.workers, shortest=shortest, overhead=settings.thaw, start_up=settings.start_up,
             life=life * step_seconds, rules=Rules(**asked, front=idea == OF_FRONT),
         )  # fmt: skip
-        policy = SuccessiveHalving(frame, frame.fit(cell.cap, wall, first), price, supply.favour)
+        policy = SuccessiveHalving(frame, frame.fit(cell.cap, within, deadline, first=first), price, supply.favour)
         sizes = {label(curve.config): float(curve.parameters) for curve in curves}
         if idea != OUTLOOK:
             supply.outlook = Outlook(

@@ -37,9 +37,9 @@ class Confirming(SuccessiveHalving):
         super().refit(ladder)
         self._begun = []
 
-    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """As without; beside an earlier last comparison another has its part of what the cap has more."""
-        ladder, more = super().refitted(seconds, wall), max(0.0, seconds - self.ladder.seconds)
+        ladder, more = super().refitted(seconds, within, deadline), max(0.0, seconds - self.ladder.seconds)
         done = self._times.total() >= 2 * self._frame.seeds
         return replace(ladder, confirm=ladder.confirm * more / seconds) if done else ladder
 

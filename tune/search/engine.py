@@ -19,7 +19,7 @@ from tune.search.family import (  # fmt: skip
     with_margin,
     with_start_up,
 )
-from tune.search.ladder import Ladder
+from tune.search.ladder import Ladder, wall_clock
 from tune.search.state import Agreed, State, Terms, agreed_in, last_events
 from tune.search.successive_halving import HOPELESS, Confirm, Finish, HandBack, Promote, Start, Train, Wait
 from tune.search_space import Config
@@ -47,8 +47,6 @@ DEATHS_ALLOWED = 1
 """A trial whose process died more often than this is recorded as failed."""
 OVERDUE_SECONDS = 0.5
 """Of the grace, for a trial's last report on its way; then the driver ends its process, which is soon to end itself."""
-WALLS = 2.0
-"""Times what all slots together take for the cap: a search that is not patient ends in about so long."""
 LEAST_LEASE_SECONDS = 1.0
 """Nothing useful fits in less."""
 MACHINE_GONE = "its machine is gone"
@@ -68,8 +66,8 @@ class Engine:
 
     slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
     wall_left: seconds to the deadline, inf where there is none; within: seconds of its clock in which the cap should
-    be used, as far as its slots can; silence: since when the driver gave no sign of life
-    for too long, None where that was not since it was asked.
+    be used, as far as its slots can, and no trial's own life takes longer; silence: since when the driver gave no sign
+    of life for too long, None where that was not since it was asked.
     """
 
     def __init__(
@@ -150,7 +148,7 @@ class Engine:
 
     def _ladder(self, name: str, seconds: float, deadline: float | None, *, new: bool) -> Ladder:
         policy = self.families[name].policy
-        return policy.ladder if new else policy.refitted(seconds, min(self.within, deadline or math.inf))
+        return policy.ladder if new else policy.refitted(seconds, self.within, deadline or math.inf)
 
     # What a free slot does next
 
@@ -204,7 +202,8 @@ class Engine:
         cannot be used in these has as long as all slots take for it."""
         ledger = self.accounting.ledger
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.kept))
-        return min(wall, max(self.within - self.accounting.clock(), all_slots))
+        within = max(wall_clock(self.within, math.inf, family.life) for family in self.families.values())
+        return min(wall, max(within - self.accounting.clock(), all_slots))
 
     def _is_idle(self, family: Family, wall: float) -> bool:
         """Whether nothing of a family runs, and nothing can by its own share."""

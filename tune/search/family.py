@@ -203,7 +203,7 @@ class Policy(Protocol):
         """A run of the study begins: what failed in earlier ones says nothing of it. begin: seconds of training from
         which trials go on that were at their ends."""
 
-    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """The ladder for another part of the cap, or another deadline."""
 
     def refit(self, ladder: Ladder) -> None:
@@ -258,6 +258,11 @@ class Family:
     def used(self) -> float:
         """Device-seconds that it was charged, and those that its leases may still use."""
         return self.charged + self.leases.beyond(0.0) / UNIT
+
+    @property
+    def life(self) -> float:
+        """Of a trial, in seconds of training, as long as they take on the mean; inf: none is known to have one."""
+        return self.life_steps * (self.mean_step_seconds or self.step_seconds or math.inf)
 
     @property
     def used_share(self) -> float:

@@ -25,6 +25,15 @@ CONFIRM_SHARE = 1 / 3
 """Kept to train the last two anew, of what can be used of a cap; what that does not take goes to the last segment."""
 CONFIRM_WALL = 0.25
 """Of the wall clock, no such training takes more: on many slots they would last longer than the last segment."""
+WALLS = 2.0
+"""Times what all slots together take for the cap: a search that is not patient ends in about so long."""
+
+
+def wall_clock(within: float, deadline: float, life: float) -> float:
+    """Seconds in which a search uses its cap, at most those to its deadline: `within`, which is WALLS times what all
+    slots take for it, or once that and a trial's own life (inf: it has none), where that is longer. No number of slots
+    makes one training shorter, and what ends before its own end is worth little."""
+    return min(deadline, max(within, within / WALLS + life if math.isfinite(life) else 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +72,9 @@ class Ladder:
     first: training at rung 0; explore: for the rungs; kept: for the leader's way to its end, of which `last` is for a
     last segment alone; start_up: for slots to come up; overhead: of a segment beside its training; life: training of
     a trial's own life (inf: it has none); eta, fall_kept: as of Rules; confirm: kept for each training of the last two
-    with another seed; own: kept at most where trials turn out to have lives of their own; slots: that may explore at
-    once. inf: an earlier version's journal, which tells neither.
+    with another seed; own: kept at most, in the wall clock that it has, where trials turn out to have lives of their
+    own; slots: that may explore at once. within, deadline: as of wall_clock. inf: also an earlier version's journal,
+    which tells none of these four.
     """
 
     seconds: float
@@ -81,6 +91,8 @@ class Ladder:
     confirm: float = 0.0
     own: float = math.inf
     slots: float = math.inf
+    within: float = math.inf
+    deadline: float = math.inf
 
     def told(self) -> dict[str, float]:
         """As plain data; what has no end is left out."""
@@ -98,15 +110,13 @@ class Ladder:
     def known(self, life: float, gap: float) -> "Ladder":
         """The ladder once it is known how long a life lasts (inf: as long as it may), and in how many seconds of
         training a trial reports: below that nothing is told apart."""
-        kept = self.kept if math.isinf(life) else min(self.kept, self.own, life + self.overhead)
-        less = self.kept - kept
-        explore = self.explore + less
-        if math.isfinite(self.slots):
-            explore = max(0.0, min(self.seconds - kept - self.start_up, self.explore + self.slots * less))
-        bare = replace(
-            self, top=0, first=max(self.first, min(gap, life)), life=life, kept=kept,
-            last=self.last if math.isinf(life) else 0.0, explore=explore,
-        )  # fmt: skip
+        bare = replace(self, top=0, first=max(self.first, min(gap, life)))
+        if math.isfinite(life):
+            before, wall = (wall_clock(self.within, self.deadline, each) for each in (math.inf, life))
+            own = self.own * min(self.seconds, wall) / min(self.seconds, before)
+            kept = min(own, life + self.overhead)
+            explore = _exploring(self.seconds - kept, self.slots, wall - kept, self.start_up)
+            bare = replace(bare, life=life, kept=kept, last=0.0, explore=explore, own=own)
         return _grow(bare)
 
     def cost(self, rung: int) -> float:
@@ -155,9 +165,12 @@ class Frame:
     seeds: int = 0
     metric: Metric = NATS
 
-    def fit(self, seconds: float, wall: float = math.inf, first: float | None = None) -> Ladder:
-        """The ladder for so many seconds of the cap, to be used in `wall` seconds. first: rung 0 is fixed already."""
-        whole, confirm, slots = seconds, 0.0, self.part * self.slots
+    def fit(
+        self, seconds: float, within: float = math.inf, deadline: float = math.inf, *, first: float | None = None
+    ) -> Ladder:
+        """The ladder for so many seconds of the cap. within, deadline: as of wall_clock; first: rung 0 is fixed
+        already."""
+        whole, confirm, slots, wall = seconds, 0.0, self.part * self.slots, wall_clock(within, deadline, self.life)
         if self.seeds:
             usable = min(seconds, slots * wall)
             confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
@@ -167,7 +180,7 @@ class Frame:
         share = share if wall >= seconds else min(share, LIFE_SHARE)
         kept = min(share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
-        explore = max(0.0, min(seconds - kept, slots * (wall - kept)) - coming_up)
+        explore = _exploring(seconds - kept, slots, wall - kept, coming_up)
         many, few = (explore / trials - self.overhead for trials in (FEWEST_TRIALS, LEAST_TRIALS))
         least = max(self.overhead, SHORTEST_SHARE * self.shortest, many, min(few, SETTLED_SHARE * self.shortest))
         least = min(self.shortest, least)
@@ -175,13 +188,18 @@ class Frame:
             seconds=whole, first=first or least, top=0, explore=explore, kept=kept,
             last=kept if math.isinf(self.life) else 0.0, start_up=coming_up, overhead=self.overhead, life=self.life,
             eta=self.rules.eta, fall_kept=self.rules.fall_kept, confirm=confirm,
-            own=self.rules.own_life_share * min(seconds, wall), slots=slots,
+            own=self.rules.own_life_share * min(seconds, wall), slots=slots, within=within, deadline=deadline,
         )  # fmt: skip
         ladder = _grow(bare)
         most = TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0)
         while first is None and ladder.first < self.life and ladder.starts > most:
             ladder = _grow(replace(bare, first=1.1 * ladder.first))
         return ladder
+
+
+def _exploring(seconds: float, slots: float, wall: float, start_up: float) -> float:
+    """Seconds for the rungs, of so many and so much wall clock that the leader leaves."""
+    return max(0.0, min(seconds, slots * wall) - start_up)
 
 
 def _grow(ladder: Ladder) -> Ladder:

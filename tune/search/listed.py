@@ -112,7 +112,7 @@ class Listing(SuccessiveHalving):
             place = next(places, booked)
             self._of = {one: booked if held == place else held for one, held in self._of.items()} | {trial: place}
 
-    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """For another share of the cap: there are no rungs."""
         return self.ladder
 

@@ -15,9 +15,9 @@ from functools import partial
 from statistics import NormalDist
 from typing import Literal
 
-from tune.search.engine import WALLS
 from tune.search.forecast import FEWEST_SIZES
 from tune.search.front import Forecast
+from tune.search.ladder import WALLS
 from tune.search.resume import last_moment
 from tune.search.successive_halving import SuccessiveHalving
 from tune.store.journal import Journal

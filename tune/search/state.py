@@ -271,11 +271,15 @@ class State:
         return {part: hashlib.sha256(text).hexdigest()[:12] for part, text in told.items()}
 
 
+LATER = ("life", "confirm", "own", "slots", "within", "deadline")
+"""Of a ladder, what is not told where it is endless or the journal is an earlier version's."""
+
+
 def ladder_of(terms: Mapping[str, Fact]) -> Ladder:
     """Of what was agreed for a family. UserError: it is none."""
     told = named(terms["ladder"])
     known = {name: number(value) for name, value in told.items() if name != "top"}
-    top, whole = told.get("top"), {*told, "life", "confirm", "own", "slots"} == {each.name for each in fields(Ladder)}
+    top, whole = told.get("top"), {*told, *LATER} == {each.name for each in fields(Ladder)}
     sound = whole and isinstance(top, int) and 0 <= top <= MOST_RUNGS and known["first"] > 0
     if not sound or not (1 < known["eta"] <= MOST_ETA and known["fall_kept"] < 1 and known.get("life", 1.0) > 0):
         raise UserError("--resume: damaged journal: a ladder that it tells of cannot be climbed: begin anew")

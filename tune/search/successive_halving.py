@@ -254,10 +254,12 @@ class SuccessiveHalving:
         of trials at their ends that may go on, from before their decay."""
         self._errors_before, self._heard, self._begin = self._errors.copy(), False, begin
 
-    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """The ladder on which the rungs stay as they are, for another share of the cap or another deadline."""
         rules = replace(self._frame.rules, eta=self.ladder.eta, fall_kept=self.ladder.fall_kept)
-        return replace(self._frame, rules=rules, life=self.ladder.life).fit(seconds, wall, self.ladder.first)
+        return replace(self._frame, rules=rules, life=self.ladder.life).fit(
+            seconds, within, deadline, first=self.ladder.first
+        )
 
     def refit(self, ladder: Ladder) -> None:
         """The family's share or the deadline changed, and with it the ladder.

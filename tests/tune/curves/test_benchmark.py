@@ -13,9 +13,8 @@ from tune.curves.asked import Amount
 from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, dominated, searches
 from tune.curves.recorded import Curve, Table
 from tune.errors import UserError
-from tune.search.engine import WALLS
 from tune.search.forecast import Standing
-from tune.search.ladder import Rules
+from tune.search.ladder import WALLS, Rules
 from tune.search.scaling_law import ScalingLaw
 from tune.search.successive_halving import SuccessiveHalving
 

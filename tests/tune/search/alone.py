@@ -87,7 +87,7 @@ class Alone(Played):
             wall_left=lambda: deadline - clock.now, within=within,
         )  # fmt: skip
         first = [terms.families["alone"][1] for terms in agreed(before)[:1]]
-        self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, min(within, deadline))
+        self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, within, deadline)
         self.policy = Confirming(self.frame, self.ladder, engine.price_of("alone"), favour)
         self.families["alone"] = Family(
             seconds=seconds,

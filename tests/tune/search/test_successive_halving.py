@@ -11,7 +11,7 @@ import pytest
 from tests.tune.search.alone import OVERHEAD, Alone, bare, framed, left, reach
 from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
-from tune.search.ladder import Frame, Rules
+from tune.search.ladder import WALLS, Frame, Rules
 from tune.search.successive_halving import LEADERS, Finish, HandBack, Promote, Start, Wait
 from tune.store.heartbeat import GRACE_SECONDS
 
@@ -97,15 +97,27 @@ def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_
     assert {standing.state for standing in few.policy.trials.values()} == {"finished"}
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("life", [200.0, 400.0, 600.0])
+def test_the_wall_clock_is_bound_by_the_slots_but_leaves_room_for_one_whole_life(life: float, seed: int) -> None:
+    even = 300.0
+    search = Alone(seconds=8 * even, slots=8, life=life, within=WALLS * even, seed=seed).run()
+    assert any(record.steps == search.most for record in search.engine.trials.values())
+    assert search.clock.now <= 1.1 * (even + max(even, life))
+    bound = Alone(seconds=8 * even, slots=8, life=life, within=WALLS * even, deadline=even, seed=seed).run()
+    assert bound.clock.now <= even
+
+
 @pytest.mark.parametrize("slots", [1, 2, 8])
 @pytest.mark.parametrize("life", [300.0, 5000.0, math.inf])
 @pytest.mark.parametrize("gap", [0.0, 60.0])
+@pytest.mark.parametrize("deadline", [1000.0, math.inf])
 def test_a_life_that_the_first_report_tells_makes_the_ladder_of_one_that_was_known(
-    slots: int, life: float, gap: float
+    slots: int, life: float, gap: float, deadline: float
 ) -> None:
-    frame, wall = framed(slots=slots), 8000.0 / slots
-    later = frame.fit(4000.0, wall).known(life, gap)
-    known = replace(frame, life=life).fit(4000.0, wall, later.first)
+    frame, walls = framed(slots=slots), (8000.0 / slots, deadline)
+    later = frame.fit(4000.0, *walls).known(life, gap)
+    known = replace(frame, life=life).fit(4000.0, *walls, first=later.first)
     assert later.first >= gap and later.told() == pytest.approx(known.told())
 
 

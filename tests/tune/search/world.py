@@ -166,7 +166,7 @@ class World(Played):
                 continue
             self.families[name] = Family(
                 seconds=share * trials_each * by_now, cost_model=CostModel(), suggestions=suggestions(),
-                policy=Confirming(frame, ladder or frame.fit(first, wall), engine.price_of(name)),
+                policy=Confirming(frame, ladder or frame.fit(first, deadline=wall), engine.price_of(name)),
                 memory=known_memory(memory_limit), warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
