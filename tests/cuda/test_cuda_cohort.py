@@ -9,7 +9,8 @@ from model.training.cohort import Cohort, can_join
 from model.training.graph import GraphedLearner
 from model.training.learner import Learner
 from tests.cuda.fake_cuda import CUDA, fake_cuda
-from tests.cuda.test_cuda_path import BOTH, FAMILIES, LAUNCHES, LAYERS, assert_one_launch_a_step, both_ways, config
+from tests.cuda.test_cuda_graph import assert_one_launch_a_step, both_ways
+from tests.cuda.test_cuda_path import BOTH, FAMILIES, LAUNCHES, LAYERS, config
 
 MEMBERS, MORE_LAUNCHES = 8, 1.3
 """Of a cohort, and times a learner's kernels that it may have."""

@@ -1,18 +1,15 @@
 """What training does on a GPU, on one that is none: all lies on the device, no step waits for it, kernels are few."""
 
 import itertools
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from model.config import Config, Data
 from model.data import batches
-from model.data.batches import Batch
 from model.data.tokenizer import Tokenizer
 from model.inference import continuation, translations
 from model.nn.gpt import GPT
@@ -20,7 +17,6 @@ from model.nn.loss import sums
 from model.nn.precision import PRECISIONS
 from model.nn.translator import Translator
 from model.training.evaluation import IN_FLIGHT, evaluate
-from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit
 from model.training.time_budget import Segment
@@ -125,222 +121,6 @@ def test_a_rehearsal_changes_nothing(family: str, precision: str, data: dict[str
     assert losses[0] == losses[1]
 
 
-STEPS = 6
-
-
-def advanced(made: Learner, steps: int = STEPS) -> list[float]:
-    """Losses, and the last norm, of steps at rates that change; some at a time."""
-    told = list[float]()
-    factors = [min(1.0, (step + 1) / 3) * (1 - step / steps) for step in range(steps)]
-    for some in (factors[:1], factors[1:4], factors[4:]):
-        step = made.advance(some)
-        told += [*step.loss.tolist(), step.gradient_norm.item()]
-    return told
-
-
-def no_graph(_: object, stream: object) -> None:
-    raise RuntimeError("no graph here")
-
-
-def both_ways(take: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
-    """What steps tell, and how many were replayed: kernel by kernel, and as they are taken on a GPU."""
-    told = []
-    for ways in ({"graph": no_graph}, {}):
-        with fake_cuda() as seen, monkeypatch.context() as patch:
-            for name, way in ways.items():
-                patch.setattr(torch.cuda, name, way)
-            told.append((take(), seen.launches["graph"]))
-    return told
-
-
-@pytest.mark.parametrize(("family", "changes"), [
-    *((each, {}) for each in FAMILIES),
-    ("nanogpt", {"precision": "fp16"}), ("nanogpt", {"optimizer": "adamw"}), ("translation", {"micro_batches": 2}),
-], ids=str)  # fmt: skip
-def test_a_graph_learns_what_is_learned_kernel_by_kernel(
-    family: str, changes: dict[str, Any], data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def take() -> list[float]:
-        made = make_learner(config(family, **changes), data[family], CUDA)
-        made.rehearse()
-        return advanced(made)
-
-    eager, graphed = both_ways(take, monkeypatch)
-    assert eager == (graphed[0], 0) and graphed[1] == STEPS
-
-
-@BOTH
-def test_where_dropout_begins_the_graph_is_made_anew(
-    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def losses(dropout: float) -> list[float]:
-        two_steps = 2 * 128 / data[family].training_tokens
-        made = make_learner(config(family, dropout=dropout, dropout_after=two_steps), data[family], CUDA)
-        made.rehearse()
-        return advanced(made)
-
-    eager, graphed = both_ways(lambda: losses(0.5), monkeypatch)
-    with fake_cuda():
-        without = losses(0.0)
-    assert eager == (graphed[0], 0) and graphed[1] > STEPS / 2
-    assert graphed[0] != without and graphed[0][0] == without[0]
-
-
-def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
-    warm: None, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its memory would be kept too."""
-    made_so_far, kept = list[weakref.ref[Any]](), list[int]()
-    with fake_cuda(), monkeypatch.context() as patch:  # undone before the fake is
-        make = torch.cuda.CUDAGraph
-        made = make_learner(config("nanogpt", dropout=0.5, dropout_after=0.01), data["nanogpt"], CUDA)
-        real = made.family.losses
-
-        def a_graph() -> Any:
-            graph = make()
-            made_so_far.append(weakref.ref(graph))
-            return graph
-
-        def losses(*given: Any) -> Any:
-            kept.append(sum(each() is not None for each in made_so_far))
-            return real(*given)
-
-        patch.setattr(torch.cuda, "CUDAGraph", a_graph)
-        patch.setattr(made.family, "losses", losses)
-        made.rehearse()
-        assert not made.dropout
-        made.advance([1.0] * STEPS)
-        assert made.dropout and made.graphed
-        patch.setattr(torch, "compile", lambda function, **_: function)
-        made.compile()
-        made.advance([1.0])
-    first, again, *checks = kept[:2], kept[2:4], *kept[4:-1]
-    assert first == again == [0, 1]  # a step, its capture; and both again where dropout begins
-    assert not any(checks) and kept[-1] == 1  # what is compiled is looked at, taken, captured
-
-
-@pytest.mark.parametrize(("family", "dropout", "precision"), [("nanogpt", 0.5, "fp32"), ("translation", 0.0, "fp16")])
-def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
-    family: str, dropout: float, precision: str, warm: None, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used, told = [], []
-    monkeypatch.setattr("model.training.learner.MISCOMPILED", set())
-
-    def compiled(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
-        def run(inputs: Any, targets: torch.Tensor) -> Any:
-            used.append(len(targets))
-            return function(inputs, targets)
-
-        return run
-
-    def miscompiled(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
-        """With the loss of the whole, and the gradients of half of it."""
-
-        def run(inputs: Any, targets: torch.Tensor) -> Any:
-            used.append(len(targets))
-            half = torch.where(torch.arange(len(targets), device=CUDA)[:, None] % 2 == 0, targets, batches.IGNORED)
-            (loss, plain), (part, _) = function(inputs, targets), function(inputs, half)
-            return part + (loss - part).detach(), plain
-
-        return run
-
-    def broken(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
-        def run(*_: object) -> Any:
-            raise RuntimeError("no kernel")
-
-        return run
-
-    for how in (None, compiled, broken, miscompiled):
-        with fake_cuda(), monkeypatch.context() as patch:
-            made = make_learner(config(family, dropout=dropout, precision=precision), data[family], CUDA)
-            made.rehearse()
-            made.advance([1.0] * 8)  # so that a scaler has found its scale
-            if how is not None:
-                patch.setattr(torch, "compile", how)
-                made.compile()
-                used.clear()
-            told.append(made.advance([1.0, 1.0]).loss.tolist())
-            assert bool(used) == (how is compiled) and made.can_compile() == (how is not miscompiled)
-            assert made.graphed
-    assert told[0] == told[1] == told[2] == told[3]
-
-
-@BOTH
-def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
-    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Autograd has a capture wait for the stream on which it added up before, which no capture may."""
-    added, captured = set[object](), set[object]()
-    with fake_cuda(), monkeypatch.context() as patch:  # undone before the fake is
-        made = make_learner(config(family), data[family], CUDA)
-        for parameter in made.names:
-            parameter.register_post_accumulate_grad_hook(lambda _: added.add(torch.cuda.current_stream()))
-        patch.setattr(torch.cuda, "graph", lambda graph, stream: captured.add(stream) or no_graph(graph, stream))
-        made.rehearse()
-        made.advance([1.0])
-    assert added == captured and len(captured) == 1
-
-
-@BOTH
-def test_many_steps_at_once_are_those_taken_one_by_one(family: str, data: dict[str, Data]) -> None:
-    asked, factors = config(family, precision="fp32", dropout=0.0), [0.5, 1.0, 0.7, 0.2]
-    with fake_cuda():
-        one = Learner(asked, data[family], CUDA)
-        steps = [one.step(factor) for factor in factors]
-        at_once = make_learner(asked, data[family], CUDA)
-        at_once.rehearse()
-        found = at_once.advance(factors)
-        assert found.loss.tolist() == pytest.approx([step.loss.item() for step in steps], rel=1e-2)
-        assert found.gradient_norm.item() == pytest.approx(steps[-1].gradient_norm.item(), rel=5e-2)
-        assert (
-            found.tokens == sum(step.tokens for step in steps) and at_once.state()["batches"] == one.state()["batches"]
-        )
-
-
-@BOTH
-def test_a_replayed_step_is_one_launch_without_copy_or_wait(family: str, data: dict[str, Data]) -> None:
-    with fake_cuda() as seen:
-        made = make_learner(config(family, average=0.0), data[family], CUDA)
-        made.rehearse()
-        made.advance([1.0])
-        assert_one_launch_a_step(seen, lambda steps: made.advance([1.0] * steps))
-
-
-def assert_one_launch_a_step(seen: Seen, advance: Callable[[int], object]) -> None:
-    counts = []
-    for steps in (4, 8):
-        seen.clear()
-        advance(steps)
-        counts.append((seen.launches.total(), len(seen.copies)))
-        assert not seen.waits
-    (few, copies), (many, again) = counts
-    assert many - few == 4 and copies == again
-
-
-@BOTH
-def test_where_memory_runs_out_the_parts_get_a_graph(
-    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, losses = config(family), []
-    with fake_cuda():
-        cut = make_learner(asked, data[family], CUDA, 2)
-        cut.rehearse()
-        losses.append(advanced(cut))
-        made = make_learner(asked, data[family], CUDA)
-        rows, real = len(made.batches.some().targets), made.family.losses
-
-        def within_half(model: torch.nn.Module, asked: Config, inputs: Any, targets: torch.Tensor) -> Any:
-            if len(targets) > rows - rows // 2:
-                raise torch.OutOfMemoryError("planted")
-            return real(model, asked, inputs, targets)
-
-        monkeypatch.setattr(made.family, "losses", within_half)
-        made.rehearse()
-        assert made.micro_batches == 2 and made.ran_out and made.graphed
-        losses.append(advanced(made))
-    assert losses[0] == losses[1]
-
-
 def test_a_limit_is_the_same_for_each_trial_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the last one left."""
     held, told = [5e9], list[float]()
@@ -363,37 +143,6 @@ def test_an_evaluation_makes_fp32_of_a_few_logits_at_a_time(monkeypatch: pytest.
         found = sums(logits.to(CUDA), targets.to(CUDA))
         assert [each.item() for each in found] == pytest.approx([nats.item(), right.item()])
         assert seen.launches["_log_softmax"] == 4
-
-
-class Baked(GraphedLearner):
-    """A step whose rate is a number."""
-
-    def _update(self) -> torch.Tensor:
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak_rate"] / 5
-        return super()._update()
-
-
-class Asking(GraphedLearner):
-    """A step that reads its loss."""
-
-    def _by_parts(self, batch: Batch) -> torch.Tensor:
-        loss = super()._by_parts(batch)
-        assert loss.item() < 100
-        return loss
-
-
-def test_what_a_graph_would_freeze_or_cannot_hold_is_found(data: dict[str, Data]) -> None:
-    told = []
-    with fake_cuda() as seen:
-        for kind in (GraphedLearner, Baked, Asking):
-            made = kind(config("nanogpt"), data["nanogpt"], CUDA)
-            made.rehearse()
-            seen.clear()
-            told.append(advanced(made))
-            assert bool(seen.launches["graph"]) == (kind is not Asking)
-    right, baked, asking = told
-    assert baked != right and asking == right
 
 
 @BOTH

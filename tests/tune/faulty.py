@@ -1,6 +1,6 @@
 """A search whose trials have faults: `python tests/tune/faulty.py FAULTS.json --budget ...`; for tests only.
 
-FAULTS.json is {fault: [trials], or "a quarter" of all configurations}. A trial "hangs" in its thirtieth step, "raises"
+FAULTS.json is {fault: trial}. A trial "hangs" in its thirtieth step, "raises"
 there, or has a loss that is no number from there on ("diverges"). One "outgrows" what is known of its memory with whole
 batches, and one "bursts" however small they are cut.
 """
@@ -8,7 +8,6 @@ batches, and one "bursts" however small they are cut.
 import json
 import sys
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,12 +26,9 @@ FROM_STEP = 30
 OUTGROWN_BYTES = 200_000_000
 
 
-def fault(trainable: str, config: dict[str, Any]) -> str | None:
-    """What is wrong with a trial, if anything is: what names it before what is chance."""
-    named = [kind for kind, trials in FAULTS.items() if trainable in trials]
-    drawn = [kind for kind, trials in FAULTS.items() if trials == "a quarter"]
-    unlucky = zlib.crc32(json.dumps(config, sort_keys=True).encode()) % 4 == 0
-    return next(iter(named + drawn * unlucky), None)
+def fault(trial: str) -> str | None:
+    """What is wrong with a trial, if anything is."""
+    return next((kind for kind, named in FAULTS.items() if named == trial), None)
 
 
 class Faulty(trainable.TrainingTrial):
@@ -42,7 +38,7 @@ class Faulty(trainable.TrainingTrial):
         step = learner.Learner.step
 
         def faulty(trained: learner.Learner, factor: float) -> learner.Step:
-            found = fault(self._assignment["trial"], self._assignment["config"])
+            found = fault(self._assignment["trial"])
             if trained.steps < FROM_STEP or found is None:
                 return step(trained, factor)
             if found == "raises":
@@ -55,7 +51,7 @@ class Faulty(trainable.TrainingTrial):
         by_parts = learner.Learner._by_parts
 
         def hungry(trained: learner.Learner, batch: Any) -> torch.Tensor:
-            kind = fault(self._assignment["trial"], self._assignment["config"])
+            kind = fault(self._assignment["trial"])
             parts = {"outgrows": trained.micro_batches, "bursts": 0.5}.get(kind or "")
             held = torch.ones(int(OUTGROWN_BYTES / parts), dtype=torch.uint8) if parts else None
             gradients = by_parts(trained, batch)
