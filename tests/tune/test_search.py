@@ -53,7 +53,8 @@ def test_it_leaves_what_it_promises(searched: Searched) -> None:
     for family in FAMILIES:
         kept = {file.name for file in (searched.study / f"best-{family}").iterdir()}
         assert kept >= {"config.json", "tokenizer.json"}
-    assert (searched.study / "log.txt").is_file() and (searched.study / "tensorboard" / "ledger").is_dir()
+    assert "Failed to fetch" not in (searched.study / "log.txt").read_text()
+    assert (searched.study / "tensorboard" / "ledger").is_dir()
     assert set(ranking(searched.study)["family"]) == set(FAMILIES)
 
 

@@ -152,19 +152,28 @@ class BudgetScheduler(FIFOScheduler):
                 folder = engine.accounting.journal.folder / "checkpoints" / name
                 engine.trials[name].take_up(self._desk.newest(folder, undecayed=False))
 
+    def _on_a_new_slot(self, name: str) -> bool:
+        run = self._desk.engine.running.get(name)
+        return run is None or run.fresh_slot
+
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Whom the engine gave a lease; when all is over, nobody, and those that wait are ended."""
+        """Whom the engine gave a lease, those first whose slot is there: Ray gives the first one an idle process, and
+        only on a new slot does a lease pay for another. When all is over, nobody, and those that wait are ended."""
         if self.controller is None:
             self.controller = tune_controller._tune_controller
             self.controller._actor_cache._may_keep_one = False
-        if self._desk.waiting:
-            assignment = self._desk.waiting.popleft()
-            trial = self._desk.known[assignment.trial]
-            trial.set_config(self._desk.config(assignment))
+        idle = self.controller._actor_cache.num_cached_objects > 0
+        pending = {name: trial for name, trial in self._desk.known.items() if idle and trial.status == Trial.PENDING}
+        waiting = {assignment.trial: assignment for assignment in self._desk.waiting}
+        new = (name for name, trial in pending.items() if trial not in self.controller._staged_trials)
+        if name := min((*waiting, *new), key=self._on_a_new_slot, default=None):
+            trial = self._desk.known[name]
+            if name in waiting:
+                self._desk.waiting.remove(waiting[name])
+                trial.set_config(self._desk.config(waiting[name]))
             return trial
-        pending = [trial for trial in self._desk.known.values() if trial.status == Trial.PENDING]
-        if pending and self.controller._actor_cache.num_cached_objects:
-            return next((trial for trial in pending if trial not in self.controller._staged_trials), None)
+        if pending:
+            return None
         if self._desk.engine.done:
             for trial in list(self._desk.known.values()):
                 if trial.status == Trial.PAUSED:

@@ -196,6 +196,7 @@ def run_trials(
     """
     desk, slots = Desk(engine, newest), engine.slots.most
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
+    logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # no trial writes Tune's files
     scheduler = BudgetScheduler(desk)
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(trained, **given),

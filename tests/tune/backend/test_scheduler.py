@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import ray
+from ray.tune.experiment import Trial
 
 from model.training.checkpoint import newest
-from tune.backend.scheduler import NOT_STARTED, Desk, SlotKeeper
+from tune.backend.scheduler import NOT_STARTED, BudgetScheduler, Desk, SlotKeeper
 from tune.backend.session import local_ray
 from tune.store.heartbeat import FOLDER, beat
 
@@ -86,6 +87,25 @@ def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_on
     keeper.on_step_begin(0, [])
     assert ray.wait([waiting], timeout=600)[0] == [waiting]
     assert keeper._desk.killed == {"t001": NOT_STARTED}
+
+
+@pytest.mark.parametrize("fresh", [{"new"}, {"old"}, {"new", "old"}, set()], ids=sorted)
+def test_an_idle_process_goes_to_a_trial_whose_lease_does_not_pay_for_a_new_one(fresh: set[str]) -> None:
+    running = {name: SimpleNamespace(fresh_slot=name in fresh) for name in ("new", "old")}
+    engine = SimpleNamespace(running=running, done=False)
+    desk = Desk(engine, newest)  # type: ignore[arg-type]
+    for name, status in (("new", Trial.PENDING), ("old", Trial.PAUSED)):
+        config = {"assignment": {"trial": name}}
+        desk.known[name] = SimpleNamespace(status=status, config=config, set_config=config.update)  # type: ignore
+    desk.waiting.append(SimpleNamespace(trial="old"))  # type: ignore[arg-type]
+    desk.config = lambda assignment: {}  # type: ignore[method-assign]
+    scheduler, cache = BudgetScheduler(desk), SimpleNamespace(num_cached_objects=1)
+    scheduler.controller = SimpleNamespace(_actor_cache=cache, _staged_trials=[])
+    first = scheduler.choose_trial_to_run(None)
+    assert first is desk.known["new" if fresh == {"old"} else "old"]
+    cache.num_cached_objects = 0
+    assert (scheduler.choose_trial_to_run(None) is desk.known["old"]) == (fresh == {"old"})
+    assert not desk.waiting
 
 
 def test_where_ray_has_no_device_the_search_ends_with_one_line(tmp_path: Path) -> None:
