@@ -174,7 +174,7 @@ def six(write: Callable[..., Written]) -> Written:
                     state="failed" if broken else "paused", reason="diverged" if broken else None)  # fmt: skip
         for rung, perplexity in ((0, first), (1, second)):
             if perplexity is not None:
-                study.report(trial, perplexity, rung=rung, memory_bytes=number * 2**20, bits_per_character=1.0)
+                study.report(trial, perplexity, rung=rung, memory_bytes=(9 - number) * 2**20, bits_per_character=1.0)
         if last is not None:
             study.report(trial, last, rung=None, final=1, test_perplexity=last + 0.5)
         study.charge("steps", 10.0 + number, trial=trial, slot=0, at=100.0)

@@ -36,13 +36,17 @@ def test_other_orders_by_hand_change_places_and_nothing_else(six: Written) -> No
         "perplexity": ["t2", "t3", "t5", "t4", "t1", "t6"],
         "parameters": ["t2", "t3", "t5", "t4", "t1", "t6"],
         "device-seconds": ["t2", "t3", "t5", "t1", "t4", "t6"],
-        "memory": ["t2", "t3", "t5", "t1", "t4", "t6"],
+        "memory": ["t3", "t2", "t5", "t4", "t1", "t6"],
     }
+    columns = {"quotient": "perplexity_per_million", "device-seconds": "device_seconds", "memory": "memory_bytes"}
     assert {*by_hand, "quotient", "efficiency"} == {*ORDERS}
     whole = table(six).drop(columns="place").sort_values("trial", ignore_index=True)
     for by in ("efficiency", *by_hand):
         ranked = table(six, by=by)
         assert ranked["trial"].tolist() == by_hand.get(by, ranked["trial"].tolist())
+        for _, section in ranked[ranked["section"] != "failed"].groupby(["section", "rung"]):
+            ordered = section[columns.get(by, by)]
+            assert ordered.is_monotonic_decreasing if by == "efficiency" else ordered.is_monotonic_increasing
         pd.testing.assert_frame_equal(ranked.drop(columns="place").sort_values("trial", ignore_index=True), whole)
 
 

@@ -110,7 +110,7 @@ def _exact(found: Sequence[benchmark.Row]) -> Row:
     return Row(
         what="monte_carlo_pi: hits", against="NumPy's", asked="the same",
         measured=", ".join(f"{name} {correct}" for name, correct in timed.items()),
-        reached=all(correct == "exact" for correct in timed.values()),
+        reached=bool(timed) and all(correct == "exact" for correct in timed.values()),
     )  # fmt: skip
 
 

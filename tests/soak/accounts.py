@@ -12,6 +12,8 @@ from tune.store.journal import connect
 
 OFF_SECONDS, OFF_SHARE = 1.0, 0.01
 """How far the two may be apart for one slot: the larger of both."""
+UNSEEN_SECONDS = 20.0
+"""A slot on which no process was seen to work was not held for longer than one takes to begin on a busy machine."""
 SAME_MOMENT_SECONDS = 1.0
 """The processes of slots that were opened so soon one after the other may have begun in the other order."""
 
@@ -29,6 +31,10 @@ class Held:
     def off(self) -> float:
         """Seconds that the journal charged too much, or too little if below zero."""
         return max(self.journal - self.outside, min(0.0, self.journal - self.outside + self.booting))
+
+    def is_within(self, seconds: float) -> bool:
+        """Whether it is off by no more; where no process was seen to work, whether it was none that begins."""
+        return abs(self.off) <= seconds if self.outside else self.journal <= UNSEEN_SECONDS
 
 
 def rows(study: Path, query: str, *values: Any) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ def _search(bench: Bench, cap: int, slots: int, every: int, seed: int) -> dict[s
         "in steps": number(study, "SELECT TOTAL(seconds) FROM charges WHERE what = 'steps'"),
         "wall seconds": (search.ended or 0.0) - search.begun,
         "CPU seconds after the cap": sum(process.cpu_after(moment) for process in processes),
-        "slots": len(held), "off a slot": sum(slot.off for slot in held) / max(1, len(held)),
+        "slots": len(held), "off a slot": max((slot.off for slot in held), key=abs, default=0.0),
     }  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def driver_killed(bench: Bench) -> Iterator[Row]:
         f"worked: charged {max(starting, default=0):.1f} s at most); spent {spent(study):.1f} of {cap} s; "
         f"at most {training:.1f} s of training lost; {len(orphans)} orphans",
         kept=killed >= kills and (decoding > 0 or bench.short) and not lost and not astray
-        and all(abs(seconds) <= allowed for seconds in off)
+        and all(slot.is_within(allowed) for slot in slots)
         and spent(study) <= cap and adds_up(study) and training <= CHECKPOINT_SECONDS and not orphans,
         details=[
             {
@@ -179,7 +179,7 @@ def trial_killed(bench: Bench) -> Iterator[Row]:
         measured=f"{sum(deaths.values())} kills: {len(right)} of {len(found)} trials as asked, at most {most:.1f} s of "
         f"training lost; spent {spent(study):.1f} of {cap} s, off by at most {off:.2f} s a slot",
         kept=code == 0 and [deaths[trial] for trial in deaths] == list(victims) and len(right) == len(found)
-        and spent(study) <= cap and adds_up(study) and all(abs(slot.off) <= NEW_PROCESS_SECONDS for slot in slots),
+        and spent(study) <= cap and adds_up(study) and all(slot.is_within(NEW_PROCESS_SECONDS) for slot in slots),
         details=found + [{"journal": slot.journal, "outside": slot.outside} for slot in slots],
     )  # fmt: skip
 

@@ -83,15 +83,16 @@ def node_lost(bench: Bench) -> Iterator[Row]:
     gone = rows(study, "SELECT trial, action FROM decisions WHERE reason = ? ORDER BY decision", MACHINE_GONE)
     paused = {row["trial"] for row in gone if row["action"] == "pause"}
     lost = rows(study, "SELECT trial FROM trials WHERE state IN ('running', 'failed') OR reason LIKE 'error%'")
-    later = f"SELECT COUNT(*) FROM leases WHERE trial IN (SELECT trial FROM decisions WHERE reason = '{MACHINE_GONE}')"
-    leases, finals = number(study, later), number(study, "SELECT COUNT(*) FROM reports WHERE final")
+    later = """
+        SELECT COUNT(*) FROM leases JOIN decisions USING (trial) WHERE reason = ? AND opened > at"""
+    leases, finals = number(study, later, MACHINE_GONE), number(study, "SELECT COUNT(*) FROM reports WHERE final")
     yield Row(
         what="node lost",
         asked="a search on two nodes of which one is killed: its trials go on elsewhere; the account holds",
-        measured=f"{'on both' if on_both else 'NOT on both'} until then; {len(paused)} trial was on it, which had "
-        f"{leases:.0f} leases; {len(lost)} lost; {finals:.0f} winners decayed; "
+        measured=f"{'on both' if on_both else 'NOT on both'} until then; {len(paused)} trial was on it, which then "
+        f"had {leases:.0f} leases more; {len(lost)} lost; {finals:.0f} winners decayed; "
         f"spent {spent(study):.1f} of {cap} s",
-        kept=code == 0 and on_both and len(paused) == 1 and leases > 1 and not lost and finals > 0
+        kept=code == 0 and on_both and len(paused) == 1 and leases > 0 and not lost and finals > 0
         and adds_up(study) and spent(study) <= cap,
         details=[*gone, {"exit": code, "printed": search.printed}],
     )  # fmt: skip

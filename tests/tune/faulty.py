@@ -2,7 +2,7 @@
 
 FAULTS.json is {fault: trial}. A trial "hangs" in its thirtieth step, "raises"
 there, or has a loss that is no number from there on ("diverges"). One "outgrows" what is known of its memory with whole
-batches, and one "bursts" however small they are cut.
+batches.
 """
 
 import json
@@ -46,14 +46,15 @@ class Faulty(trainable.TrainingTrial):
             while found == "hangs":
                 time.sleep(1)
             taken = step(trained, factor)
+            if found != "diverges":
+                return taken
             return learner.Step(loss=taken.loss * torch.nan, gradient_norm=taken.gradient_norm, tokens=taken.tokens)
 
         by_parts = learner.Learner._by_parts
 
         def hungry(trained: learner.Learner, batch: Any) -> torch.Tensor:
-            kind = fault(self._assignment["trial"])
-            parts = {"outgrows": trained.micro_batches, "bursts": 0.5}.get(kind or "")
-            held = torch.ones(int(OUTGROWN_BYTES / parts), dtype=torch.uint8) if parts else None
+            outgrows = fault(self._assignment["trial"]) == "outgrows"
+            held = torch.ones(OUTGROWN_BYTES // trained.micro_batches, dtype=torch.uint8) if outgrows else None
             gradients = by_parts(trained, batch)
             del held
             return gradients

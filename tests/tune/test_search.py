@@ -162,7 +162,9 @@ def test_the_trial_that_an_orderly_end_cut_short_is_the_first_to_go_on_and_from_
 
 
 def test_told_twice_it_has_another_code_than_success(lives: tuple[Path, dict[str, Life]]) -> None:
-    assert lives[1]["at once"].code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    life = lives[1]["at once"]
+    assert life.code in (128 + signal.SIGINT, 128 + signal.SIGTERM) and "\nspent " not in life.printed
+    assert "\nspent " in lives[1]["in order"].printed
 
 
 def test_no_trial_outlives_a_search_whose_driver_is_gone(

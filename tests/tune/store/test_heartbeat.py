@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,9 +98,14 @@ def test_another_driver_of_the_same_study_is_not_the_one(elsewhere: Elsewhere, s
 def test_only_a_worker_of_rays_on_this_machine_is_ever_taken_for_a_trial(study: Path) -> None:
     """A sign of life that names another living process must not get it killed."""
     beat(study, "t001", 1, 1.0)
-    found = last_beat(study, "t001")
-    assert found is not None and found.boot == heartbeats.boot()
-    assert not still_there(found) and not still_there(replace(found, boot="elsewhere"))
+    mine = last_beat(study, "t001")
+    assert mine is not None and mine.boot == heartbeats.boot() and not still_there(mine)
+    with subprocess.Popen([sys.executable, "-c", "input()", "ray::Trial"], stdin=subprocess.PIPE) as worker:
+        found = replace(mine, pid=worker.pid, started=started(worker.pid))
+        assert still_there(found)
+        assert not still_there(replace(found, boot="elsewhere")) and not still_there(replace(found, started=1))
+        worker.communicate(b"\n")
+    assert not still_there(found)
 
 
 def test_a_process_that_died_and_was_not_buried_is_gone() -> None:
