@@ -202,7 +202,9 @@ class Engine:
         cannot be used in these has as long as all slots take for it."""
         ledger = self.accounting.ledger
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.kept))
-        within = max(wall_clock(self.within, math.inf, family.life) for family in self.families.values())
+        within = max(
+            wall_clock(self.within, math.inf, family.life, family.seconds) for family in self.families.values()
+        )
         return min(wall, max(within - self.accounting.clock(), all_slots))
 
     def _is_idle(self, family: Family, wall: float) -> bool:

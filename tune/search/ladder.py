@@ -29,11 +29,11 @@ WALLS = 2.0
 """Times what all slots together take for the cap: a search that is not patient ends in about so long."""
 
 
-def wall_clock(within: float, deadline: float, life: float) -> float:
-    """Seconds in which a search uses its cap, at most those to its deadline: `within`, which is WALLS times what all
-    slots take for it, or once that and a trial's own life (inf: it has none), where that is longer. No number of slots
-    makes one training shorter, and what ends before its own end is worth little."""
-    return min(deadline, max(within, within / WALLS + life if math.isfinite(life) else 0.0))
+def wall_clock(within: float, deadline: float, life: float, seconds: float) -> float:
+    """Seconds in which a search uses so many of a slot, at most those to its deadline: `within`, which is WALLS times
+    what all slots take for them, or once that and a trial's own life (inf: it has none), where that is longer and they
+    pay for one. No number of slots makes a training shorter, and without its end it is worth little."""
+    return min(deadline, max(within, within / WALLS + life if life <= seconds else 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +112,13 @@ class Ladder:
         training a trial reports: below that nothing is told apart."""
         bare = replace(self, top=0, first=max(self.first, min(gap, life)))
         if math.isfinite(life):
-            before, wall = (wall_clock(self.within, self.deadline, each) for each in (math.inf, life))
-            own = self.own * min(self.seconds, wall) / min(self.seconds, before)
+            before, wall = (wall_clock(self.within, self.deadline, each, self.seconds) for each in (math.inf, life))
+            own = self.kept if math.isinf(self.own) else self.own
+            own *= min(self.seconds, wall) / min(self.seconds, before)
             kept = min(own, life + self.overhead)
-            explore = _exploring(self.seconds - kept, self.slots, wall - kept, self.start_up)
+            less = self.kept - kept + (wall - before if wall > before else 0.0)
+            explore = self.explore + (self.slots * less if math.isfinite(self.slots) else less)
+            explore = max(0.0, min(self.seconds - kept - self.start_up, explore))
             bare = replace(bare, life=life, kept=kept, last=0.0, explore=explore, own=own)
         return _grow(bare)
 
@@ -170,7 +173,8 @@ class Frame:
     ) -> Ladder:
         """The ladder for so many seconds of the cap. within, deadline: as of wall_clock; first: rung 0 is fixed
         already."""
-        whole, confirm, slots, wall = seconds, 0.0, self.part * self.slots, wall_clock(within, deadline, self.life)
+        whole, confirm, slots = seconds, 0.0, self.part * self.slots
+        wall = wall_clock(within, deadline, self.life, seconds)
         if self.seeds:
             usable = min(seconds, slots * wall)
             confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
@@ -180,7 +184,7 @@ class Frame:
         share = share if wall >= seconds else min(share, LIFE_SHARE)
         kept = min(share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
-        explore = _exploring(seconds - kept, slots, wall - kept, coming_up)
+        explore = max(0.0, min(seconds - kept, slots * (wall - kept)) - coming_up)
         many, few = (explore / trials - self.overhead for trials in (FEWEST_TRIALS, LEAST_TRIALS))
         least = max(self.overhead, SHORTEST_SHARE * self.shortest, many, min(few, SETTLED_SHARE * self.shortest))
         least = min(self.shortest, least)
@@ -195,11 +199,6 @@ class Frame:
         while first is None and ladder.first < self.life and ladder.starts > most:
             ladder = _grow(replace(bare, first=1.1 * ladder.first))
         return ladder
-
-
-def _exploring(seconds: float, slots: float, wall: float, start_up: float) -> float:
-    """Seconds for the rungs, of so many and so much wall clock that the leader leaves."""
-    return max(0.0, min(seconds, slots * wall) - start_up)
 
 
 def _grow(ladder: Ladder) -> Ladder:

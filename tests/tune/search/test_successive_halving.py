@@ -104,6 +104,8 @@ def test_the_wall_clock_is_bound_by_the_slots_but_leaves_room_for_one_whole_life
     search = Alone(seconds=8 * even, slots=8, life=life, within=WALLS * even, seed=seed).run()
     assert any(record.steps == search.most for record in search.engine.trials.values())
     assert search.clock.now <= 1.1 * (even + max(even, life))
+    beyond = Alone(seconds=8 * even, slots=8, life=10 * even, within=WALLS * even, seed=seed).run()
+    assert beyond.clock.now <= 1.1 * WALLS * even
     bound = Alone(seconds=8 * even, slots=8, life=life, within=WALLS * even, deadline=even, seed=seed).run()
     assert bound.clock.now <= even
 
