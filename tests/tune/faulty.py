@@ -23,7 +23,7 @@ from tune.settings import Settings  # noqa: E402
 
 FAULTS = json.loads(Path(sys.argv[1]).read_text())
 FROM_STEP = 30
-OUTGROWN_BYTES = 200_000_000
+OUTGROWN_BYTES = 350_000_000
 
 
 def fault(trial: str) -> str | None:
