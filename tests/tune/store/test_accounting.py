@@ -52,6 +52,18 @@ def test_a_reservation_is_taken_from_what_is_left_at_once_and_released_when_unus
     assert ledger.spent == 35 and ledger.left == pytest.approx(65 - GRACE_SECONDS)
 
 
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_what_is_left_has_to_pay_for_all_slots_that_wait(slots: int, clock: Clock) -> None:
+    ledger = Ledger(cap=100, clock=clock)
+    for slot in range(slots):
+        ledger.open(slot)
+    for busy in range(slots):
+        each = ledger.room / (slots - busy)
+        assert ledger.can_wait(0.99 * each) and not ledger.can_wait(1.01 * each)
+        ledger.reserve(busy, 1)
+    assert ledger.can_wait(math.inf)
+
+
 def test_the_cap_holds_for_random_histories() -> None:
     """Leases of random length on random slots, ended early at random: held time never exceeds the cap."""
     for seed in range(8):

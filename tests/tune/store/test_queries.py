@@ -31,9 +31,9 @@ def study(tmp_path: Path) -> Written:
     return Written(tmp_path / "study")
 
 
-def decayed(study: Written, trial: str, subset: float, whole: float | None) -> None:
+def decayed(study: Written, trial: str, subset: float, whole: float | None, family: str = "nanogpt") -> None:
     """A trial after its decay, by its perplexities."""
-    study.trial(trial)
+    study.trial(trial, family=family)
     on_whole = {} if whole is None else {"whole_loss": math.log(whole), "whole_perplexity": whole}
     columns = {"final": 1, "valid_loss": math.log(subset), "valid_subset": 4096, "checkpoint": trial}
     study.report(trial, subset, rung=None, bits_per_character=1.0, whole_bits_per_character=1.5, **columns, **on_whole)
@@ -58,6 +58,23 @@ def test_where_all_were_measured_on_the_whole_split_that_counts_else_the_subset_
     rows = ranking(study.journal)
     assert [(row["trial"], row["perplexity"], row["subset"]) for row in rows] == found
     assert {measured_text(row) for row in rows} == {winners(study.journal)["nanogpt"].measured} == {measured}
+
+
+@pytest.mark.parametrize("reason", ["diverged", "memory: ran out of it in the evaluation at its end", "error: mine"])
+def test_a_trial_that_broke_is_no_winner_however_good_it_was_before(study: Written, reason: str) -> None:
+    for trial, perplexity in (("t1", 3.0), ("t2", 5.0)):
+        study.trial(trial, **({"state": "stopped", "reason": reason} if trial == "t1" else {}))
+        study.report(trial, perplexity, rung=0, valid_loss=math.log(perplexity), checkpoint=trial)
+    assert [(row["trial"], row["section"]) for row in ranking(study.journal)] == [("t2", "rung"), ("t1", "failed")]
+    assert best_so_far(study.journal)["nanogpt"]["trial"] == "t2"
+
+
+def test_what_another_family_was_measured_on_changes_nothing(study: Written) -> None:
+    decayed(study, "t1", subset=4.0, whole=6.0)
+    decayed(study, "t2", subset=5.0, whole=5.5)
+    alone = [dict(row) for row in ranking(study.journal)]
+    decayed(study, "t3", subset=3.0, whole=None, family="translation")
+    assert [dict(row) for row in ranking(study.journal) if row["family"] == "nanogpt"] == alone
 
 
 @pytest.mark.parametrize("ended", ["stopped", "lease", None])
