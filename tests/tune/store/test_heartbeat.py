@@ -100,7 +100,9 @@ def test_only_a_worker_of_rays_on_this_machine_is_ever_taken_for_a_trial(study: 
     beat(study, "t001", 1, 1.0)
     mine = last_beat(study, "t001")
     assert mine is not None and mine.boot == heartbeats.boot() and not still_there(mine)
-    with subprocess.Popen([sys.executable, "-c", "input()", "ray::Trial"], stdin=subprocess.PIPE) as worker:
+    words, both = [sys.executable, "-c", "print(flush=True); input()", "ray::Trial"], subprocess.PIPE
+    with subprocess.Popen(words, stdin=both, stdout=both) as worker:
+        assert worker.stdout is not None and worker.stdout.readline()
         found = replace(mine, pid=worker.pid, started=started(worker.pid))
         assert still_there(found)
         assert not still_there(replace(found, boot="elsewhere")) and not still_there(replace(found, started=1))
