@@ -97,12 +97,15 @@ class MemoryLimit:
     """Holds each trial of this process to `limit` bytes above what the process holds at its begin; None: no limit.
 
     On a CPU by RLIMIT_DATA, which makes the allocation that goes beyond it fail: it counts what is mapped, whether or
-    not it is in use. On a GPU by torch.
+    not it is in use. So the process is a `limited` one from now on, and keeps nothing of what it frees. On a GPU by
+    torch.
     """
 
     def __init__(self, limit: int | None, device: torch.device):
         self._limit, self._device = limit, device
         self._before = 0
+        if limit is not None and device.type == "cpu":
+            self._set(sys.maxsize)
 
     def begin(self) -> None:
         """The next trial begins."""

@@ -13,6 +13,7 @@ import torch
 
 from model.config import Config
 from model.cost.memory_estimate import memory_estimate
+from model.cost.peak_flops import peak_flops
 from model.data.batches import batch_shape
 from model.data.dataset import PairData, TextData
 from model.families import FAMILIES
@@ -262,6 +263,7 @@ def under_a_limit() -> None:
     data = prepared(text, text[:999])
     prepare_process(1)
     limit = MemoryLimit(300 * MEGABYTE, CPU)
+    peak_flops("fp32", CPU)  # as what a trial's process does before it begins
     limit.begin()
     whole = Learner._by_parts
 
