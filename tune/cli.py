@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, TypeVar
 
-from tune.errors import UserError, called
+from tune.errors import SCRIPTS, UserError, called
 from tune.flags import Flags, flag_name, flag_of, is_switch
 from tune.machine import kept_for_good
 from tune.signals import interruptible
@@ -37,10 +37,23 @@ def _main(kind: type[Flags], argv: Sequence[str]) -> int:
     if line := settings.first_line():
         print(line, flush=True)
     with kept_for_good():
-        command = pkgutil.resolve_name(kind.command.does)
+        command = _command(kind.command.does)
     code: int = command(settings)
     sys.stdout.flush()
     return code
+
+
+def _command(name: str) -> Callable[[Flags], int]:
+    """What does the work. UserError: it needs what is not installed."""
+    try:
+        found: Callable[[Flags], int] = pkgutil.resolve_name(name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing in SCRIPTS:
+            raise
+        remedy = "`. .venv/bin/activate`, or `pip install -r requirements.txt`"
+        raise UserError(f"{missing}: not installed for {sys.executable}: {remedy}") from None
+    return found
 
 
 def ended(command: Callable[[], int], early: str = "") -> int:

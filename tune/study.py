@@ -216,9 +216,7 @@ def conduct(
                         run_trials(engine, TrainingTrial, devices.needs, go_on, place=place, **given)
                     else:
                         run_trials(engine, LoopTrial, devices.needs, go_on, place=place, loop=context.loop)
-            for listener in listeners:
-                listener.closed(engine)
-            for line in conclude(context, engine, tensorboard):
+            for line in conclude(context, engine, tensorboard, listeners):
                 write(line)
         return Outcome(folder=study, found=bool(best_so_far(journal)), interrupted=engine.stopping)
 
@@ -262,11 +260,23 @@ def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
         yield journal
 
 
-def conclude(context: SearchContext, engine: Engine, tensorboard: TensorBoard) -> Iterator[str]:
-    """Keep the winners where people look for them, let them translate and write, and tell what was found."""
+def conclude(
+    context: SearchContext, engine: Engine, tensorboard: TensorBoard, listeners: Sequence[Listener]
+) -> Iterator[str]:
+    """Keep the winners where people look for them, let them translate and write, and tell what was found.
+
+    The listeners hear of the end once the last second is charged.
+    """
     journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
-    if context.loop is None and context.listed is None:
-        yield from conclude_families(context, engine, tensorboard)
+    ours, scores = context.loop is None and context.listed is None, dict[str, Score]()
+    if ours:
+        yield from keep_winners(context, engine, scores)
+        for family, score in scores.items():
+            tensorboard.translated(engine, winners(journal)[family].trial, score)
+    for listener in listeners:
+        listener.closed(engine)
+    if ours:
+        yield from conclude_families(context, engine, scores)
     else:
         journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
         of_loop = context.listed is None
@@ -298,28 +308,30 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     yield f"draw it: {called('analysis/plot.py')} experiment {journal.folder}"
 
 
-def conclude_families(context: SearchContext, engine: Engine, tensorboard: TensorBoard) -> Iterator[str]:
-    """As above, of models that are ours to use."""
-    journal, ledger = engine.accounting.journal, engine.accounting.ledger
-    settings, data, kind = context.settings, context.data, context.devices.kind
-    study, found, kept = journal.folder, winners(journal), {}
-    for family, winner in found.items():
+def keep_winners(context: SearchContext, engine: Engine, scores: dict[str, Score]) -> Iterator[str]:
+    """Of models that are ours to use, in folders; lines on what cannot be kept. scores: takes how well they
+    translate."""
+    journal, data, kind = engine.accounting.journal, context.data, context.devices.kind
+    study, kept = journal.folder, {}
+    for family, winner in winners(journal).items():
         try:
             into, tokenizer = study / f"best-{family}", data[family].tokenizer
             export(winner.checkpoint, into, tokenizer, averaged=winner.averaged)
             kept[family] = winner
         except DamagedCheckpoint as error:
             yield f"{family}: the best trial cannot be kept in best-{family}: {error}"
-    scores: Mapping[str, Score] = {}
     if not engine.stopping:
         try:
             with interruptible():
-                scores = write_samples(kept, engine, data, kind=kind)
+                scores |= write_samples(kept, engine, data, kind=kind)
         except KeyboardInterrupt as told:
             engine.stopping = str(told)
+
+
+def conclude_families(context: SearchContext, engine: Engine, scores: Mapping[str, Score]) -> Iterator[str]:
+    """What was found, of models that are ours."""
+    journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
     found = winners(journal)
-    for family, score in scores.items():
-        tensorboard.translated(engine, found[family].trial, score)
     note_prospects(settings, engine)
     journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
     told_to_end = engine.stopping in signal.Signals.__members__

@@ -2,12 +2,15 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tune import cli
+from tune.errors import ROOT
 from tune.settings import Settings
 from tune.step_prices import StepPrices
 
@@ -209,6 +212,13 @@ def test_what_cannot_be_asked_for(flags: str, refused: Callable[[str, str], None
     refused(f"--budget 1h {texts}{flags}", WRONG[flags])
     if not {"--train", "--address"} & {*flags.split()}:
         refused(f"--plan --budget 1h {texts}{flags}", WRONG[flags])
+
+
+def test_an_interpreter_without_the_packages_is_told_of_in_a_line() -> None:
+    command = [sys.executable, "-I", "-S", "tune/run.py", "--budget", "1h"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert re.match(r"\w+: not installed for .*pip install -r requirements.txt", done.stderr)
 
 
 def test_nothing_asked_for(refused: Callable[[str, str], None]) -> None:

@@ -23,7 +23,7 @@ from model.training.time_budget import Lease
 from tests.cuda.fake_cuda import fake_cuda
 from tests.tune.search.world import World
 from tune import winners as samples_file
-from tune.search.engine import Engine
+from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
 from tune.study import run_study
@@ -71,7 +71,7 @@ def test_samples_are_in_the_journal_and_every_device_second_is_charged(
     assert facts["samples"]["nanogpt"][0] == {"input": "a", "output": "b", "reference": "c"}
     assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(score)}
     (line, _) = last_lines(world.journal, found, scores, ["translation"], cap=1200, spent=1)
-    assert line.endswith("BLEU 12.3 on 128 test sentences") and " bits a character, " in line
+    assert line.endswith("BLEU 12.3 on 128 test sentences") and " bits a character" in line.split(", test")[0]
     spells_nothing = {"translation": replace(found["translation"], bits_per_character=None)}
     (line, _) = last_lines(world.journal, spells_nothing, {}, ["translation"], cap=1200, spent=1)
     assert "bits" not in line and line.endswith(" parameters")
@@ -246,8 +246,31 @@ def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
         return {}
 
     beats: list[float] = []
+    untrained(monkeypatch, write)
+    run_study(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=text, out=tmp_path / "study"))
+    assert len(beats) == 1
+
+
+def test_who_listens_hears_of_the_end_when_all_is_charged(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hearing(Listener):
+        def closed(self, engine: Engine) -> None:
+            events.append("closed")
+
+    def write(*_: object, **__: object) -> dict[str, Score]:
+        events.append("written")
+        return {}
+
+    events = list[str]()
+    untrained(monkeypatch, write)
+    settings = Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=text, out=tmp_path / "study")
+    run_study(settings, callbacks=[Hearing()])
+    assert events == ["written", "closed"]
+
+
+def untrained(monkeypatch: pytest.MonkeyPatch, write: Callable[..., dict[str, Score]]) -> None:
+    """A study has no Ray and trains nothing, and this is what its winners write."""
     monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus, preload: nullcontext())
     monkeypatch.setattr("tune.study.run_trials", lambda *given, **named: None)
     monkeypatch.setattr("tune.study.write_samples", write)
-    run_study(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=text, out=tmp_path / "study"))
-    assert len(beats) == 1

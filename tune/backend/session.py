@@ -79,8 +79,8 @@ def in_time() -> Iterator[None]:
     except Exception as error:
         if "timed out during startup" not in str(error):
             raise
-        remedy = "this machine is too busy, or out of memory; no device was used: try again when it is less so"
-        raise UserError(f"Ray: its processes did not start within 30 s: {remedy}") from None
+        remedy = "this machine is too busy, or out of memory; no trial began: try again later, with --resume"
+        raise UserError(f"Ray: its processes did not start in time: {remedy}") from None
 
 
 def read_environment() -> None:

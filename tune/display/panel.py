@@ -221,7 +221,8 @@ def _bar(view: View, width: int) -> Text:
 def _counts(name: str, family: FamilyView) -> Text:
     counts = f"{len(family.running)} running, {family.paused} paused"
     ended = ", ".join(f"{count} {why}" for why, count in family.ended.items()) or "none"
-    return Text.assemble((name, "bold"), f" {counts}, ended: {ended}")
+    begun = family.running or family.paused or family.ended
+    return Text.assemble((name, "bold"), f" {counts}, ended: {ended}" if begun else " no trial yet")
 
 
 def _running_lines(running: Sequence[Running]) -> Iterator[str]:

@@ -156,6 +156,7 @@ SCALARS = {
     "4 valid/loss": "valid_loss",
     "4 valid/loss of the averaged weights": "averaged_loss",
     "4 valid/perplexity": "perplexity",
+    "4 valid/perplexity on the whole split": "whole_perplexity",
     "4 valid/bits_per_character": "bits_per_character",
     "4 valid/accuracy": "accuracy",
     "4 valid/bleu": "bleu",
@@ -170,6 +171,7 @@ SCALARS = {
     "6 speed/mfu": "mfu",
     "6 speed/memory_bytes": "memory_bytes",
     "7 trial/rung": "rung",
+    "7 trial/test_perplexity": "test_perplexity",
 }
 """Each tag and its column of the journal's table `reports`. The groups 1 to 3 are the ledger's."""
 LOSS, LONGEST_RUN = "4 valid/loss", 150

@@ -416,8 +416,9 @@ class Engine:
         elif trial in self.cut_short:
             self._settle(trial, "paused", "deadline" if reason else report.ended)
         elif report.ended in ENDS:
-            reason = "past its best" if report.ended == "turned" else "decayed"
-            self._settle(trial, "finished", reason if report.numbers is None else "at its end")
+            at_end = "decayed" if report.numbers is None else "its last lease ended"
+            reason = {"turned": "past its best", "returned": "at its end"}.get(report.ended or "", at_end)
+            self._settle(trial, "finished", reason)
         else:
             self._settle(trial, "paused", f"rung {report.rung}")
 

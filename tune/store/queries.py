@@ -173,9 +173,9 @@ def last_rows(stored: Iterable[Iterable[str]]) -> dict[str, dict[str, Fact]]:
 
 
 def level_text(row: Row | sqlite3.Row) -> str:
-    """at rung 2, or after its decay; of a user's loop, at its end"""
+    """at rung 2, or after its decay; of a user's loop, when it ended: at its own end, or with its last lease"""
     if row["final"] and "own" in row.keys() and row["own"]:  # noqa: SIM118 - a sqlite3.Row has its values in it
-        return "at its end"
+        return "when it ended"
     return "after its decay" if row["final"] else f"at rung {row['rung']:.0f}"
 
 

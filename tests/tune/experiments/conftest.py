@@ -48,6 +48,6 @@ def studied(
         assert place.listed and {recipe({})["average"] for recipe in place.recipes.values()} == {0.0}
         Simulation(engine, clock, Costs(start_up=6.0, overhead=1.0), course).run()
         rows = trained(journal.rows(experiment.ends), journal.facts()["corpora"])
-        told = list(conclude(context, engine, tensorboard))
+        told = list(conclude(context, engine, tensorboard, [tensorboard]))
         assert engine.accounting.ledger.spent <= settings.budget
     return rows, told

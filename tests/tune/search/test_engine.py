@@ -226,6 +226,27 @@ def test_a_trial_past_its_best_counts_with_the_weights_that_are_kept_of_it(tmp_p
     assert best[assignment.trial][0] == 2.0
 
 
+@pytest.mark.parametrize(
+    ("ended", "numbers", "told"),
+    [
+        ("final", None, "decayed"),
+        ("turned", None, "past its best"),
+        ("final", {"loss": 2.0}, "its last lease ended"),
+        ("returned", {"loss": 2.0}, "at its end"),
+    ],
+)
+def test_only_a_loop_that_came_to_its_end_is_told_to_have(
+    tmp_path: Path, ended: Any, numbers: dict[str, float] | None, told: str
+) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    assignment = world.taken()
+    world.now += 9
+    found = {"valid": Evaluation(loss=2.0), "numbers": numbers, "ended": ended}
+    world.engine.report(assignment.trial, replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, **found))
+    (row,) = world.rows("SELECT state, reason FROM trials")
+    assert (row["state"], row["reason"]) == ("finished", told)
+
+
 def test_what_a_loss_was_within_the_warm_up_is_not_what_a_law_is_fitted_to(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2).run()
     standings = [each for family in world.families.values() for each in family.policy.trials.values()]
