@@ -141,8 +141,8 @@ def last_lines(
         told = [*(() if winner.decayed else ("before its decay",)), *(("averaged weights",) if winner.averaged else ())]
         decayed = f" ({', '.join(told)})" if told else ""
         measured = f" {winner.measured}" if winner.measured else ""
-        bits = "" if winner.bits_per_character is None else f", {winner.bits_per_character:.3f} bits a character"
-        quality = f"validation perplexity {winner.perplexity:.4g}{bits}{measured}, test perplexity {test}"
+        bits = "" if winner.bits_per_character is None else f" ({winner.bits_per_character:.3f} bits a character)"
+        quality = f"validation perplexity {winner.perplexity:.4g}{measured}{bits}, test perplexity {test}"
         size = f"{winner.parameters:,} parameters"
         score = scores.get(family)
         bleu = "" if score is None else f", BLEU {score.bleu:.1f} on {score.sentences} test sentences"

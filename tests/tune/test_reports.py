@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from tests.tune.search.world import LIMIT, World
-from tune.reports import LOOKS, SPLITS, Evaluation, Lowest, Report, from_row, journal_row, merge, to_row
+from tune.reports import LOOKS, SPLITS, TIE, Evaluation, Lowest, Report, from_row, journal_row, merge, to_row
 from tune.search.engine import Engine
 from tune.search.resume import events
 from tune.search.state import Agreed
@@ -135,6 +135,22 @@ def test_a_loss_has_turned_only_where_that_of_the_steps_has_fallen_since_its_bes
     for loss, training in ((1.1, 1.6), (1.0, 1.501), (1.04, 1.499), (1.05, last)):
         lowest.add(loss, training)
     assert lowest.turned is turned
+
+
+def test_a_loss_is_above_its_lowest_as_of_the_latest_and_only_by_more_than_noise() -> None:
+    lowest = Lowest()
+    for loss, above in ((1.0, False), (1.0 + TIE / 2, False), (1.0 + 2 * TIE, True), (1.0, False), (0.9, False)):
+        lowest.add(loss)
+        assert lowest.above is above
+
+
+@pytest.mark.parametrize("loss", [None, 1.0, 3.0])
+def test_the_weights_that_are_kept_are_the_better_ones_of_those_that_were_measured(loss: float | None) -> None:
+    other, measured = Evaluation(loss=2.0), None if loss is None else Evaluation(loss=loss)
+    report = Report(steps=1, tokens=1, training_seconds=1.0, valid=measured)
+    assert report.kept == measured
+    for both in (replace(report, averaged=other), replace(report, valid=other, averaged=measured)):
+        assert both.kept is not None and both.kept.loss == min(2.0, loss or 2.0)
 
 
 def test_what_was_before_dropout_had_begun_is_nothing_that_a_loss_has_risen_from() -> None:

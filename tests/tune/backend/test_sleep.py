@@ -20,6 +20,7 @@ from tests.tune.backend.leases import place, told
 from tests.tune.search.world import World
 from tune.backend import trainable as trial
 from tune.backend.trainable import TrainingTrial
+from tune.reports import Report
 from tune.store import heartbeat
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import (
@@ -33,6 +34,7 @@ from tune.store.heartbeat import (
     Pulse,
     beat,
     beating,
+    end_within,
     last_beat,
     started,
 )
@@ -187,6 +189,69 @@ def test_a_lease_of_which_its_worker_was_never_told_is_charged_for_as_long_as_th
     assert slot["closed"] == pytest.approx(since + GRACE_SECONDS) and not world.engine.trials[second.trial].deaths
 
 
+@pytest.mark.parametrize(("asked", "reported"), [(True, False), (True, True), (False, False)])
+def test_of_a_worker_that_ended_without_a_word_while_the_driver_slept_its_lease_and_grace_are_charged(
+    tmp_path: Path, asked: bool, reported: bool
+) -> None:
+    """As one that the system ended, maybe after its last report; whether the silence is heard of before, or never."""
+    world = World(tmp_path, cap=600, slots=1)
+    pulse = Pulse(world.journal.folder, world.clock)
+    (tmp_path / FOLDER).mkdir()
+    lease = world.taken()
+    world.live(lease)
+    pulse.beat()
+    world.now += 1e4
+    if asked:
+        world.engine.silence = pulse.silence
+    if reported:
+        world.end(lease, lease.opened + 5)
+    else:
+        world.engine.died(lease.trial, "error: ActorDiedError")
+    assert world.spent == pytest.approx(lease.seconds + GRACE_SECONDS)
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(world.spent)
+
+
+def test_the_last_sign_of_life_on_an_earlier_lease_says_nothing_of_how_the_next_one_ended(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    first = world.taken()
+    world.now += 5
+    world.live(first, ended=IDLE)
+    world.engine.died(first.trial, "error: ActorDiedError")
+    again = world.taken()
+    assert again.trial == first.trial
+    world.now += 9
+    world.engine.died(again.trial, "error: ActorDiedError")
+    charged = [row["charged"] for row in world.rows("SELECT charged FROM leases ORDER BY lease")]
+    assert charged == pytest.approx([5, 9]) and world.engine.trials[first.trial].deaths == 1
+
+
+def test_a_worker_waits_for_its_driver_for_the_grace_from_when_it_became_idle(tmp_path: Path) -> None:
+    """Where that was after the driver's last sign of life."""
+    world = World(tmp_path, cap=600, slots=1)
+    lease = world.taken()
+    world.now += world.length(lease)
+    world.engine.silence = Pulse(tmp_path, world.clock).silence
+    world.now += GRACE_SECONDS / 2
+    world.end(lease)
+    idle, world.now = world.now, world.now + 600
+    assert world.engine.next() is None
+    assert world.total("SELECT closed FROM slots") == pytest.approx(idle + GRACE_SECONDS)
+
+
+def test_what_a_trial_reported_is_charged_where_no_sign_of_life_tells_of_its_lease(tmp_path: Path) -> None:
+    """As of a worker whose disk is full."""
+    world = World(tmp_path, cap=600, slots=1)
+    first = world.taken()
+    world.now += world.length(first)
+    world.end(first)
+    second = world.taken()
+    world.now += 5
+    world.engine.report(second.trial, Report(steps=5, tokens=5, training_seconds=0.5, seconds={"steps": 4.0}))
+    world.engine.died(second.trial, "error: ActorDiedError")
+    assert world.total("SELECT charged FROM leases WHERE lease = 2") == pytest.approx(4)
+    assert world.total("SELECT MIN(seconds) FROM charges") >= 0
+
+
 # The same with real processes
 
 
@@ -305,3 +370,21 @@ def test_a_worker_that_hangs_on_its_lease_ends_itself_when_its_grace_is_over(end
 def test_where_python_does_not_run_the_system_ends_it(ended):
     _, workers, _ = ended
     assert workers["holds the lock"].exitcode == -signal.SIGALRM
+
+
+def overslept(seconds: float) -> None:
+    """A worker that hears of its lease when that is over."""
+    end_within(seconds)
+    while True:
+        signal.pause()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -5.0])
+def test_where_nothing_is_left_of_a_lease_and_its_grace_the_system_ends_it_at_once(seconds: float) -> None:
+    worker = FORKING.Process(target=overslept, args=(seconds,), daemon=True)
+    worker.start()
+    try:
+        worker.join(PATIENCE_SECONDS)
+        assert worker.exitcode == -signal.SIGALRM
+    finally:
+        worker.kill()

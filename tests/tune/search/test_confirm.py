@@ -12,7 +12,8 @@ from model.config import Config
 from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone, Search, bare, framed, left, reach
 from tests.tune.search.world import Numbered, World
 from tune.search.confirm import Confirming
-from tune.search.family import CostModel, Family, TrialRecord
+from tune.search.family import SEEDS, CostModel, Family, TrialRecord
+from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame
 from tune.search.simulator import PowerLaw
 from tune.search.successive_halving import Confirm, Finish, HandBack, Wait
@@ -147,6 +148,20 @@ def test_the_steps_of_each_leave_time_for_its_end_as_long_as_a_third_is_left_for
     assert goal is not None and 20.0 - STEP <= goal * STEP <= max(20.0, 60.0 - OVERHEAD - closing)
 
 
+def test_any_seed_of_a_study_has_others_after_it_that_are_seeds() -> None:
+    """Also the last one that there is."""
+    family = Family(seconds=600.0, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), seed=SEEDS - 1)
+    record = TrialRecord(family="alone", config={"number": 1}, steps=100, step_seconds=STEP)
+    seeds = {family.anew(Confirm("a", "b", number, 60.0, ""), record, record).config["seed"] for number in (1, 2)}
+    assert seeds == {0, 1}
+
+
+@pytest.mark.parametrize("times", [0.9, 1.1])
+def test_no_such_training_begins_that_is_not_paid_for(times: float) -> None:
+    policy = compared(framed(seeds=2), 600.0)
+    assert isinstance(policy.decide(left(times * policy.ladder.confirm)), Confirm) == (times > 1)
+
+
 def test_where_the_wall_clock_leaves_no_time_for_such_a_training_none_begins() -> None:
     """However many slots there are for them."""
     frame = framed(seeds=1, slots=8)
@@ -233,6 +248,37 @@ def test_a_training_anew_that_was_cut_short_goes_on_under_a_larger_cap(tmp_path:
     world.now += 1
     later = World(tmp_path, cap=1800, **about).run()
     assert later.total(f"SELECT COUNT(*) FROM reports WHERE final AND trial = '{name}'") == 1
+
+
+class Knowing(Numbered):
+    """Is told of nothing but what it suggested, in this run or an earlier one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: set[str] = set()
+
+    def suggest(self, trial: str) -> dict[str, Any]:
+        self.known.add(trial)
+        return super().suggest(trial)
+
+    def tried(self, trial: str, config: dict[str, Any]) -> None:
+        self.known.add(trial)
+        super().tried(trial, config)
+
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
+        assert trial in self.known
+
+
+def test_a_training_anew_that_fails_is_no_result_of_what_was_suggested_also_when_the_study_goes_on(
+    tmp_path: Path,
+) -> None:
+    about: dict[str, Any] = {"cap": 600, "slots": 1, "shares": {"nanogpt": 1.0}, "confirm": 1, "suggestions": Knowing}
+    world = World(tmp_path, **about)
+    world.raising = lambda lease: "error: mine" if world.engine.trials[lease.trial].confirms else None
+    world.run()
+    failed = {row["trial"] for row in world.rows("SELECT trial FROM trials WHERE state = 'failed'")}
+    assert failed and failed == {name for names in anew(world).values() for name in names}
+    assert World(tmp_path, **about).told == []
 
 
 def records_of(world: World, name: str) -> tuple[Any, ...]:

@@ -10,9 +10,19 @@ import pytest
 
 from tests.tune.search.alone import bare
 from tests.tune.search.world import STEP_SECONDS, WARM_UP_STEPS, Numbered, World
-from tune.reports import Evaluation, Report
-from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, CostModel, Family, with_start_up
-from tune.search.forecast import NO_PROGRESS
+from tune.reports import KEPT_BACK, Evaluation, Report
+from tune.search.family import (  # fmt: skip
+    DECODING_SHARE,
+    SLOWER,
+    WARM_UPS_BEFORE_A_FALL_TELLS,
+    CostModel,
+    Family,
+    TrialRecord,
+    with_margin,
+    with_start_up,
+)
+from tune.search.forecast import NO_PROGRESS, Progress
+from tune.store.heartbeat import GRACE_SECONDS
 
 STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped")
 """What a trial reports that was told to stop before its first step."""
@@ -87,6 +97,30 @@ def test_a_trial_whose_process_dies_twice_has_failed(
     decisions = world.rows("SELECT action, reason FROM decisions WHERE trial = 't001' AND reason LIKE 'error%'")
     assert [row["action"] for row in decisions] == ["pause", "stop"]
     assert len([a for a in world.assignments if a.trial == "t001"]) == 2
+
+
+@pytest.mark.parametrize(("after", "late"), [(GRACE_SECONDS / 4, False), (GRACE_SECONDS, True)])
+def test_a_trial_is_overdue_within_its_grace_and_not_as_soon_as_its_lease_is_over(
+    tmp_path: Path, after: float, late: bool
+) -> None:
+    """Ended at once it would lose its last report; later its slot would be held for longer than was reserved."""
+    world = World(tmp_path, cap=600, slots=1)
+    lease = world.taken()
+    world.now = lease.opened + lease.seconds + after
+    assert world.engine.overdue() == [lease.trial] * late
+
+
+def test_a_trial_whose_end_cannot_be_measured_for_want_of_memory_is_over(tmp_path: Path) -> None:
+    """It would run out of it again, on lease after lease."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    assignment = world.taken()
+    world.now += 9
+    report = replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, ended="unmeasured")
+    world.engine.report(assignment.trial, report)
+    (row,) = world.rows("SELECT state, reason FROM trials")
+    assert row["state"] == "stopped" and row["reason"].startswith("memory")
+    world.run()
+    assert assignment.trial not in {each.trial for each in world.assignments}
 
 
 @pytest.mark.parametrize(("cap", "slots", "times"), [(1200, 2, 0.6), (1200, 2, 1.3), (4800, 8, 1.0)])
@@ -247,6 +281,30 @@ def test_only_a_loop_that_came_to_its_end_is_told_to_have(
     assert (row["state"], row["reason"]) == ("finished", told)
 
 
+class Hearing(Numbered):
+    """Keeps what it is told of trials that came somewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[tuple[str, int, float | None]] = []
+
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
+        self.heard.append((trial, rung, loss))
+
+
+@pytest.mark.parametrize("ended", ["rung", "turned", "returned"])
+def test_what_suggests_hears_of_all_that_reached_a_rung_or_an_end_of_their_own_on_the_way(
+    tmp_path: Path, ended: Any
+) -> None:
+    hearing = Hearing()
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: hearing)
+    assignment = world.taken()
+    world.now += 9
+    report = replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, ended=ended, valid=Evaluation(loss=2.0))
+    world.engine.report(assignment.trial, report)
+    assert hearing.heard == [(assignment.trial, 0, 2.0)]
+
+
 def test_what_a_loss_was_within_the_warm_up_is_not_what_a_law_is_fitted_to(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2).run()
     standings = [each for family in world.families.values() for each in family.policy.trials.values()]
@@ -293,3 +351,68 @@ def test_a_start_has_its_margin_where_that_is_left_and_never_less_than_its_price
     assert with_start_up(9.0, 6.0, even_share=100.0) > 2 * 6.0 + 9.0
     assert with_start_up(9.0, 6.0, even_share=20.0) == 20.0
     assert with_start_up(9.0, 6.0, even_share=5.0) == 15.0
+
+
+def test_what_a_new_slot_needs_to_start_is_not_left_for_training(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    family, account = world.families["nanogpt"], world.accounting
+    new = account.affordable - family.left(account, 1, 1e9).seconds
+    world.run(1)
+    assert new == pytest.approx(CostModel().start_up) and account.idle_slots == 1
+    assert family.left(account, 1, 1e9).seconds == pytest.approx(min(account.affordable, family.seconds - family.used))
+
+
+@pytest.mark.parametrize("need", [0.0, 0.1, 1e6])
+def test_a_last_segment_leaves_what_its_winner_needs_to_decode_but_never_much_of_it(need: float) -> None:
+    family = Family(
+        seconds=600, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), decoding=lambda step: need
+    )
+    record = TrialRecord(family="alone", config={}, step_seconds=STEP_SECONDS)
+    assert 100.0 - family.last_segment(record, 100.0) == pytest.approx(min(need, DECODING_SHARE * 100.0))
+
+
+def test_no_rung_leads_beyond_the_steps_of_a_life() -> None:
+    """Though in its seconds a trial whose steps are short would make more."""
+    family = Family(seconds=600, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), life_steps=100)
+    assert family.steps_at(TrialRecord(family="alone", config={}, step_seconds=1e-6), 0) == 100
+
+
+@pytest.mark.parametrize("whole", [0.0, 20.0])
+def test_what_it_took_to_measure_a_trial_at_its_end_is_no_price_of_a_segment(tmp_path: Path, whole: float) -> None:
+    """Of one that turned on its way to a rung."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    assignment = world.taken()
+    world.now += (start := 2.0) + (steps := 5.0) + (beside := 3.0) + whole
+    report = replace(
+        STOPPED, steps=40, step_seconds=STEP_SECONDS, ended="turned", valid=Evaluation(loss=2.0),
+        seconds={"start": start, "steps": steps, "evaluation": beside + whole},
+        whole=Evaluation(loss=2.0, seconds=whole / 2), test=Evaluation(loss=2.0, seconds=whole / 2),
+    )  # fmt: skip
+    world.engine.report(assignment.trial, report)
+    assert world.families["nanogpt"].cost_model.segment(None, 0.0) == pytest.approx(beside)
+
+
+def test_a_trial_costs_what_its_steps_take_by_now_and_a_loop_reports_as_rarely_as_it_ever_did(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: Numbered(most=1))
+    family = world.families["nanogpt"]
+    for rung, step_seconds, gap in ((0, STEP_SECONDS, 3.0), (1, 2 * STEP_SECONDS, 1.0)):
+        assignment = world.taken()
+        assert (assignment.trial, assignment.rung) == ("t001", rung)
+        world.now += 9
+        report = replace(STOPPED, step_seconds=step_seconds, ended="rung", numbers={"loss": 2.0}, gap=gap)
+        world.engine.report("t001", replace(report, steps=40 * (rung + 1), valid=Evaluation(loss=2.0)))
+        assert world.engine.trials["t001"].gap == family.gap == 3.0
+        prices = [family.cost_model.segment("t001", training) for training in (0.0, 10.0)]
+        assert prices[1] - prices[0] == pytest.approx(10.0 * step_seconds / STEP_SECONDS)
+
+
+@pytest.mark.parametrize("most", [1e6, 100.0, 1.0])
+def test_a_lease_of_a_loop_has_time_for_another_report_and_a_new_ones_for_a_rarer_one_within_half_of_what_is_there(
+    most: float,
+) -> None:
+    family = Family(seconds=600, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), gap=20.0)
+    known, new = (TrialRecord(family="alone", config={}, step_seconds=step) for step in (STEP_SECONDS, None))
+    for price in (1.0, 1000.0):
+        wanted = family.wanted(known, price, most)
+        assert wanted >= with_margin(max(price, family.gap)) + KEPT_BACK * family.gap
+        assert family.wanted(new, price, most) == max(wanted, min(SLOWER * family.gap, most / 2))

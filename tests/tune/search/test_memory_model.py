@@ -4,18 +4,23 @@ import itertools
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tune.search.world import (
     LIMIT,
+    MOST_MICRO_BATCHES,
     RUNS_OUT_SECONDS,
     START_UP_SECONDS,
+    Numbered,
     World,
     known_memory,
     on_paper,
 )
-from tune.search.memory_model import Memory
+from tune.reports import Report
+from tune.search.family import MOST_REFUSALS
+from tune.search.memory_model import Memory, first_overhead
 from tune.units import bytes_text, parse_bytes
 
 CAP = 2400.0
@@ -106,6 +111,43 @@ def test_almost_nothing_is_lost_to_it_and_the_rest_goes_on(world: World) -> None
     assert 0 < lost <= 0.02 * CAP
     assert 0.97 * CAP <= world.spent <= CAP
     assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 2
+
+
+class OneInSix(Numbered):
+    """Of its configurations one in so many fits in memory, and that easily."""
+
+    def suggest(self, trial: str) -> dict[str, Any]:
+        small, large = ({"number": 1000 * self.given + rest} for rest in (0, 100))
+        assert on_paper(small, 1) < 0.01 * LIMIT < 0.9 * LIMIT < on_paper(large, MOST_MICRO_BATCHES)
+        self.given += 1
+        return large if self.given % 6 else small
+
+
+def test_only_configurations_in_a_row_that_do_not_fit_are_the_end_of_new_ones(tmp_path: Path) -> None:
+    shares = {"nanogpt": 1.0}
+    world = World(tmp_path, cap=CAP, slots=1, memory_limit=LIMIT, suggestions=OneInSix, shares=shares).run()
+    refused = world.total("SELECT COUNT(*) FROM trials WHERE reason LIKE 'memory: needs about %'")
+    assert refused > MOST_REFUSALS and 0.97 * CAP <= world.spent <= CAP
+
+
+@pytest.mark.parametrize("parts", [2, None])
+def test_what_ran_out_of_memory_in_a_search_is_known_not_to_fit(tmp_path: Path, parts: int | None) -> None:
+    """In so many times the parts that it was cut into it did; None: in none."""
+    world = World(tmp_path, cap=CAP, slots=1, memory_limit=LIMIT, shares={"nanogpt": 1.0})
+    lease, known = world.taken(), world.families["nanogpt"].memory
+    world.now += 9
+    if parts is None:
+        world.engine.ran_out(lease.trial)
+    else:
+        fits = lease.micro_batches * parts
+        report = Report(steps=5, tokens=5, training_seconds=0.5, micro_batches=fits, ran_out=True)
+        world.engine.report(lease.trial, report)
+    assert known.micro_batches(lease.config) == (parts and lease.micro_batches * parts)
+
+
+def test_a_family_of_a_users_own_is_taken_to_need_beside_its_model_what_any_of_ours_does() -> None:
+    ours = [first_overhead(family, "cpu") for family in ("translation", "nanogpt")]
+    assert first_overhead("mine", "cpu") == max(ours) and first_overhead("mine", "cuda") == 0
 
 
 def test_a_process_that_ran_out_is_not_used_again(world: World) -> None:

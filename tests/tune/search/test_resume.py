@@ -2,6 +2,9 @@
 
 import math
 import random
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,12 @@ import torch
 
 from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
-from tests.tune.search.alone import Search
+from tests.tune.search.alone import START_UP, Search
 from tests.tune.search.world import STEP_SECONDS, World
 from tune.reports import Evaluation, Report
+from tune.search.family import START_UP_MARGIN, with_margin
 from tune.search.ladder import Rules
-from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
+from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open, spent_beside
 from tune.search.simulator import Simulation
 from tune.search_context import check_same_text
 from tune.store.accounting import DECODING, Assignment, Hold
@@ -74,6 +78,34 @@ def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> N
     assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 4
 
 
+def test_a_study_that_its_deadline_ended_uses_the_rest_of_its_cap_before_a_later_one(tmp_path: Path) -> None:
+    about: dict[str, Any] = {"cap": 1200, "slots": 1, "shares": {"nanogpt": 1.0}}
+    assert World(tmp_path, **about, deadline=300.0).run().spent <= 300
+    later = World(tmp_path, **about, deadline=3000.0).run()
+    assert 0.97 * 1200 <= later.spent <= 1200
+    again = World(tmp_path, **about, deadline=3000.0)
+    assert again.told == [] and again.run().assignments == []
+
+
+@pytest.mark.parametrize("kept", [0, 40])
+def test_steps_that_no_checkpoint_has_are_done_again_whether_it_was_killed_or_not(tmp_path: Path, kept: int) -> None:
+    """Where none is kept the trial is over: it would use the cap in vain, as a loop that never saves."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    lease = world.taken()
+    world.now += lease.seconds
+    if kept:
+        saved(tmp_path / "checkpoints" / lease.trial, "", kept)
+    report = Report(
+        steps=100, tokens=100, training_seconds=5.0, step_seconds=STEP_SECONDS, ended="lease", lost=100 - kept,
+        numbers={"loss": 2.0}, gap=0.1, valid=Evaluation(loss=2.0), seconds={"steps": lease.seconds},
+    )  # fmt: skip
+    world.engine.report(lease.trial, report)
+    (row,) = world.rows("SELECT state FROM trials")
+    assert row["state"] == ("paused" if kept else "stopped")
+    again = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    assert again.told == [] and again.engine.trials[lease.trial].steps == world.engine.trials[lease.trial].steps == kept
+
+
 def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_before_it(tmp_path: Path) -> None:
     """Killed inside its last segment it goes on falling; once finished, a larger cap forgets the fall."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}).run()
@@ -118,6 +150,22 @@ def test_cut_short_in_its_last_segments_it_ends_as_if_it_had_not_been(front: boo
 
     assert len(ends(whole)) > 1 and ends(after) == pytest.approx(ends(whole), rel=0.05)
     assert after.clock.now == pytest.approx(whole.clock.now, rel=0.02)
+
+
+def test_cut_short_in_the_middle_of_it_a_last_segment_has_no_more_in_all_than_its_lease_had() -> None:
+    """But for the start of another slot."""
+    about: dict[str, Any] = {"seconds": 9600.0, "slots": 8, "within": 2400.0}
+    cut, used = Search(**about), 120.0
+    killed_in_its_last_segments(cut)
+    trial = next(iter(cut.engine.running))
+    cut.clock.now += used
+    steps = cut.engine.running[trial].steps_before + 9
+    cut.engine.report(trial, Report(steps=steps, tokens=9, training_seconds=9.0, seconds={"steps": used}))
+    after = Search(**about, journal=cut.accounting.journal).run()
+    rows = after.rows("""
+        SELECT MAX(reserved) AS had, SUM(charged) AS used FROM leases WHERE rung IS NULL
+        GROUP BY trial HAVING COUNT(*) > 1""")
+    assert rows and all(row["used"] <= row["had"] + START_UP_MARGIN * START_UP for row in rows)
 
 
 def test_cut_short_in_its_decay_a_trial_goes_on_in_it_or_with_a_larger_cap_from_before_it(tmp_path: Path) -> None:
@@ -171,6 +219,30 @@ def test_a_last_segment_to_so_many_steps_whose_lease_ran_out_goes_on_to_them() -
     assert first["goal"] == again["goal"] == end["steps"] and not search.decided("wait")
 
 
+def test_a_rung_whose_rest_is_not_paid_for_waits(tmp_path: Path) -> None:
+    """It would be cut short again."""
+    world = World(tmp_path, cap=40, slots=1, shares={"nanogpt": 1.0})
+    lease = world.taken()
+    world.now += lease.seconds
+    report = Report(
+        steps=10, tokens=10, training_seconds=0.5, step_seconds=STEP_SECONDS, ended="lease",
+        seconds={"evaluation": lease.seconds},
+    )  # fmt: skip
+    world.engine.report(lease.trial, report)
+    assert world.engine.next() is None
+    assert [row["action"] for row in world.rows("SELECT action FROM decisions")][:2] == ["start", "wait"]
+
+
+@pytest.mark.parametrize(("seconds", "to_steps"), [(600.0, False), (900.0, True)])
+def test_a_last_segment_leads_to_so_many_steps_where_its_lease_has_its_margin_and_nowhere_else(
+    seconds: float, to_steps: bool
+) -> None:
+    """Else it would be cut short where its steps are slow; it has what is left, and ends within that."""
+    search = Search(seconds=seconds, rules=Rules(least_gain=3e-4)).run()
+    (last,) = search.rows("SELECT * FROM leases WHERE rung IS NULL")
+    assert (last["goal"] is not None) is to_steps is (last["reserved"] >= with_margin(last["price"]))
+
+
 @pytest.mark.parametrize("slots", [1, 4])
 def test_cut_short_in_its_last_segment_it_explores_a_larger_cap_as_one_that_ended(slots: int) -> None:
     ended, cut = Search(slots=slots), Search(slots=slots)
@@ -194,6 +266,31 @@ def held(world: World, *signs: tuple[str, int, float]) -> float:
     seconds = world.total("SELECT TOTAL(closed - opened) FROM slots")
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(seconds)
     return seconds
+
+
+def test_after_a_kill_no_trial_is_said_to_run(tmp_path: Path) -> None:
+    """Also where the study is not gone on with, and only looked at."""
+    world = World(tmp_path, cap=600, slots=2)
+    assert world.taken() and world.taken()
+    held(world)
+    assert [row["state"] for row in world.rows("SELECT state FROM trials")] == ["paused", "paused"]
+
+
+def test_what_a_killed_driver_left_running_is_ended_and_no_process_that_only_has_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, workers = World(tmp_path, cap=600, slots=2), list[subprocess.Popen[bytes]]()
+    for name in ("ray::Trial", "another"):
+        words, both = [sys.executable, "-c", "print(flush=True); input()", name], subprocess.PIPE
+        workers.append(worker := subprocess.Popen(words, stdin=both, stdout=both))
+        assert worker.stdout is not None and worker.stdout.readline()
+        with monkeypatch.context() as patch:
+            patch.setattr("os.getpid", lambda pid=worker.pid: pid)
+            world.live(world.taken())
+    close_what_a_kill_left_open(world.journal)
+    for worker in workers:
+        worker.communicate(b"\n")
+    assert [worker.returncode for worker in workers] == [-signal.SIGKILL, 0]
 
 
 def test_a_sign_of_life_tells_what_was_used_after_the_last_report(tmp_path: Path) -> None:
@@ -247,6 +344,23 @@ def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last
     world.accounting.close_lease(world.engine.running[lease.trial], "steps")
     signs = (DRIVER, 0, world.now + driver), (lease.trial, lease.lease, world.now + worker)
     assert held(world, *signs) == pytest.approx(seconds)
+
+
+def test_what_a_trial_said_that_it_used_is_charged_also_where_that_is_more_than_the_clock_tells(tmp_path: Path) -> None:
+    """As of one on another machine, whose clock is another."""
+    world = World(tmp_path, cap=600, slots=1)
+    lease = world.taken()
+    world.now += 5
+    world.engine.report(lease.trial, Report(steps=5, tokens=5, training_seconds=0.5, seconds={"steps": 6.5}))
+    assert held(world) == pytest.approx(6.5) and world.total("SELECT MIN(seconds) FROM charges") >= 0
+
+
+def test_only_what_no_trial_was_trained_with_is_spent_beside_them(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}).run(3)
+    assert spent_beside(world.journal) == 0
+    with Hold(world.accounting, "t001", DECODING, devices=2, seconds=9):
+        world.now += 7
+    assert spent_beside(world.journal) == pytest.approx(2 * 7)
 
 
 def test_a_text_that_changed_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:

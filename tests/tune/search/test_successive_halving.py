@@ -11,6 +11,7 @@ import pytest
 from tests.tune.search.alone import OVERHEAD, Alone, bare, framed, left, reach
 from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
+from tune.search.forecast import Progress
 from tune.search.ladder import WALLS, Frame, Rules
 from tune.search.successive_halving import LEADERS, Finish, HandBack, Promote, Start, Wait
 from tune.store.heartbeat import GRACE_SECONDS
@@ -121,6 +122,13 @@ def test_a_life_that_the_first_report_tells_makes_the_ladder_of_one_that_was_kno
     later = frame.fit(4000.0, *walls).known(life, gap)
     known = replace(frame, life=life).fit(4000.0, *walls, first=later.first)
     assert later.first >= gap and later.told() == pytest.approx(known.told())
+
+
+def test_a_cap_that_cannot_be_used_within_what_was_wanted_is_used_all_the_same() -> None:
+    """As after a time in which machines were lost."""
+    search = Alone(seconds=600.0, slots=2)
+    search.engine.within = 30.0
+    assert search.run().spent >= 0.95 * search.seconds
 
 
 # --- whom it serves
@@ -315,6 +323,46 @@ def test_a_last_segment_that_was_interrupted_leaves_all_as_it_was_before() -> No
     assert policy.decide(left(running=1)) != before
     policy.interrupted("a")
     assert policy.decide(left(running=1)) == before
+
+
+@pytest.mark.parametrize("reason", ["diverged", "memory", "error: mine"])
+def test_a_last_segment_that_fails_leaves_the_others_all_as_it_was_before(reason: str) -> None:
+    policy = bare(slots=2)
+    for trial, loss in (("a", 2.0), ("b", 3.0)):
+        reach(policy, trial, loss)
+    before = policy.decide(left(running=1))
+    assert isinstance(before, Start)
+    policy.finishing("a")
+    assert policy.decide(left(running=1)) != before
+    policy.ended("a", reason)
+    assert policy.decide(left(running=1)) == before
+
+
+@pytest.mark.parametrize(("times", "begins"), [(0.5, False), (1.5, True)])
+def test_where_trials_took_longer_than_planned_no_new_one_has_what_is_kept_for_the_last_segment(
+    times: float, begins: bool
+) -> None:
+    """times: of what rung 0 takes, beside that."""
+    policy = bare()
+    reach(policy, "a", 2.0)
+    seconds = policy.ladder.last + times * policy.ladder.cost(0)
+    assert begins == isinstance(policy.decide(left(seconds, running=1)), Start)
+
+
+def test_where_trials_have_lives_of_their_own_others_go_on_when_one_is_at_its_end() -> None:
+    policy = bare(life=100.0)
+    reach(policy, "a", 2.0)
+    policy.finishing("a")
+    policy.finished("a", 100.0)
+    assert isinstance(policy.decide(left()), Start)
+
+
+@pytest.mark.parametrize(("gap", "ends"), [(0.0, True), (30.0, False)])
+def test_no_last_segment_begins_that_is_too_short_for_a_report_of_its_loop(gap: float, ends: bool) -> None:
+    policy = bare(more=False)
+    policy.promoted("a", 0, policy.ladder.cost(0))
+    policy.reported("a", 0, 2.0, progress=Progress(gap=gap))
+    assert isinstance(policy.decide(left(OVERHEAD + 30.0)), Finish) is ends
 
 
 def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() -> None:

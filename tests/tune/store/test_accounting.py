@@ -12,7 +12,7 @@ import pytest
 
 from tests.tune.search.world import Numbered, World
 from tune.reports import Report
-from tune.search.resume import close_what_a_kill_left_open
+from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
 from tune.search.simulator import Clock
 from tune.store.accounting import OPENING_SECONDS, Accounting, Hold, Ledger, affordable
 from tune.store.heartbeat import GRACE_SECONDS
@@ -213,12 +213,13 @@ def test_a_lease_outlasts_neither_what_is_wanted_nor_the_deadline_nor_the_cap(ac
 
 
 def test_a_kill_is_charged_on_every_device(accounting, clock):
+    """From the last charge on for the moment that a process lives on without its driver."""
     held = hold(accounting, 2, 30)
     clock.now = 10
     held.charge("steps")
     close_what_a_kill_left_open(accounting.journal)
     slots = accounting.journal.rows("SELECT opened, closed FROM slots")
-    assert len(slots) == 2 and all(10 <= slot["closed"] - slot["opened"] <= 11 for slot in slots)
+    assert [slot["closed"] - slot["opened"] for slot in slots] == [10 + LIVES_ON_SECONDS] * 2
     assert sum(totals(accounting).values()) == pytest.approx(sum(slot["closed"] for slot in slots))
 
 

@@ -1,5 +1,6 @@
 """The laws of signs of life: a process is known by them, and a driver elsewhere lives as long as its own go on."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from tune.store import heartbeat as heartbeats
 from tune.store.heartbeat import (  # fmt: skip
     DRIVER,
     FOLDER,
+    GRACE_SECONDS,
     LOOK_SECONDS,
     SILENCE_SECONDS,
     Driver,
     DriverWatch,
+    Heart,
     Pulse,
     beat,
     last_beat,
@@ -84,6 +87,50 @@ def test_a_busy_one_that_pays_for_no_idle_worker_any_more_lives(
     before = time.monotonic()
     opened = opened_here(study, last.said - 3, boot="elsewhere", monotonic=0.0)
     assert before - 3 <= opened <= time.monotonic() - 3
+
+
+@pytest.mark.parametrize("beats", [0, 1, 3])
+def test_a_silence_is_known_once_and_from_its_beginning_whichever_wakes_first_the_heart_or_who_asks(
+    study: Path, clock: Clock, beats: int
+) -> None:
+    """Of several, as of a machine that sleeps often, the first: what waited then has ended itself."""
+    pulse = Pulse(study, clock)
+    clock.now = since = GRACE_SECONDS / 2
+    pulse.beat()
+    for _ in range(2):
+        clock.now += 600
+        for _ in range(beats):
+            pulse.beat()
+    assert pulse.silence() == since and pulse.silence() is None
+
+
+def test_a_disk_that_is_full_for_a_while_does_not_stop_a_heart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not end its process with the lease any more."""
+    monkeypatch.setattr(heartbeats, "BEAT_SECONDS", 0.0)
+    faults = iter((OSError(errno.ENOSPC, ""), OSError(errno.ENOSPC, ""), EOFError("the end of this test")))
+
+    def full_at_first() -> float:
+        raise next(faults)
+
+    with pytest.raises(EOFError):
+        Heart(full_at_first).run()
+
+
+def test_a_driver_of_this_machine_lives_as_long_as_its_very_process(study: Path, clock: Clock) -> None:
+    """No longer, and none that has its number later is it."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        driver = Driver(boot=heartbeats.boot(), pid=process.pid, started=started(process.pid))
+        watch = DriverWatch(driver, study, clock)
+        assert watch.alive() and not DriverWatch(replace(driver, started=1), study, clock).alive()
+    assert not watch.alive()
+
+
+@pytest.mark.parametrize("beats", [0, 1])
+def test_no_lease_of_a_driver_on_another_machine_begins_in_the_future(study: Path, beats: int) -> None:
+    """It would last as much longer; opened after the driver's last sign of life, or where none can be read."""
+    for _ in range(beats):
+        beat(study, DRIVER, 0, 1.0)
+    assert opened_here(study, 1e9, boot="elsewhere", monotonic=0.0) <= time.monotonic()
 
 
 def test_another_driver_of_the_same_study_is_not_the_one(elsewhere: Elsewhere, study: Path, clock: Clock) -> None:

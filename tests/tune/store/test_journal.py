@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tune.reports import Value
 from tune.store.journal import FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
 
 
-def trial(name: str) -> dict[str, object]:
+def trial(name: str) -> dict[str, Value]:
     return {"trial": name, "family": "nanogpt", "config": "{}", "state": "paused", "created": 0.0}
 
 
@@ -119,6 +120,17 @@ def test_a_study_is_over_under_its_terms_and_goes_on_under_others_that_allow_mor
             asked = {name: before[name] for name in ("cap", "stop_below_gain")}
             journal.note(caps=[{"deadline": 40.0}], ended={"reason": reason, "spent": 30.0, **asked})
             assert spent_at_its_end(tmp_path, before | terms) == (30.0 if over and reason == "cap" else None)
+
+
+def test_a_study_that_found_nothing_is_not_over(tmp_path: Path) -> None:
+    """What failed may have been mended since."""
+    terms: dict[str, float | None] = {"cap": 60.0, "deadline": None, "stop_below_gain": None}
+    with Journal(tmp_path, new=True) as journal:
+        journal.insert("trials", trial("t001"))
+        journal.note(ended={"reason": "cap", "spent": 30.0, "cap": 60.0})
+        for rung, over in ((None, None), (0, 30.0)):
+            journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": rung, "valid_loss": 1.0})
+            assert spent_at_its_end(tmp_path, terms) == over
 
 
 READ = """

@@ -98,6 +98,24 @@ def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
     )
 
 
+@pytest.mark.parametrize("left", [0.5, 5.0, 20.0])
+def test_however_little_of_the_cap_a_copy_leaves_what_may_have_run_since_is_within_it(
+    study: Path, place: Path, left: float
+) -> None:
+    """Copied so many seconds before the last leases end."""
+    world = world_in(study)
+    while any(run.assignment.rung is not None for run in world.engine.running.values()) or not world.engine.running:
+        world.run(1)
+        while world.begin():
+            pass
+    world.now = max(run.assignment.opened + run.assignment.seconds for run in world.engine.running.values()) - left
+    Mirror(study, place, lambda: world.now).copy()
+    world.journal.close()
+    shutil.rmtree(study)
+    bring_back(place.parent, study)
+    assert world_in(study).spent <= CAP
+
+
 def test_what_the_copied_journal_names_is_in_the_copy_though_checkpoints_come_and_go(
     study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from tune.display.standings import table
 from tune.own_space import LOOP
 from tune.ranking import ranking as returned
 from tune.store.journal import UPGRADES, connect
-from tune.store.queries import LEVELS, best_so_far, level_text, measured_text, ranking
+from tune.store.queries import LEVELS, TRAINED, best_so_far, level_text, measured_text, ranking
 from tune.winners import last_lines, winners
 
 FAMILIES = ("translation", "nanogpt")
@@ -91,6 +91,24 @@ def test_of_a_loop_that_is_cut_short_what_it_reported_by_then_counts(study: Writ
     assert best_so_far(study.journal)[LOOP]["trial"] == first["trial"] != other["trial"]
 
 
+def test_what_a_loop_was_cut_short_with_counts_at_the_highest_rung_that_it_had(study: Written) -> None:
+    study.trial("t1", family=LOOP)
+    for rung, loss in ((0, 0.9), (1, 0.8), (None, 0.7)):
+        ended = "lease" if rung is None else "rung"
+        study.report("t1", None, rung=rung, valid_loss=loss, numbers='{"loss": 1}', ended=ended, steps=10)
+    (row,) = ranking(study.journal)
+    assert (row["loss"], level_text(row)) == (0.7, "at rung 1")
+
+
+def test_the_training_loss_of_a_trial_at_its_end_is_that_of_its_last_tenth(study: Written) -> None:
+    study.trial("t1", state="finished")
+    study.charge("steps", 1.0, trial="t1")
+    for steps, loss in ((90, 9.0), (91, 2.0), (100, 1.0)):
+        study.report("t1", 4.0, rung=None, steps=steps, train_loss=loss, final=int(steps == 100), valid_loss=1.4)
+    (row,) = study.journal.rows(TRAINED)
+    assert row["train_loss"] == 1.5
+
+
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(
     ("better", "worse"),
@@ -146,6 +164,17 @@ def test_a_failed_one_does_not_say_what_the_others_were_measured_on(study: Writt
     assert (first["trial"], first["perplexity"], second["section"]) == ("t1", 6.0, "failed")
 
 
+@pytest.mark.parametrize(("whole", "first"), [(None, "t1"), (5.0, "t2")])
+def test_a_training_anew_has_a_place_only_with_what_all_others_were_measured_on(
+    study: Written, whole: float | None, first: str
+) -> None:
+    decayed(study, "t1", subset=4.0, whole=6.0)
+    decayed(study, "t2", subset=3.0, whole=whole)
+    study.journal.insert("decisions", {"at": 0.0, "trial": "t2", "action": "confirm", "reason": "anew"})
+    assert best_so_far(study.journal)["nanogpt"]["trial"] == first
+    assert {row["trial"]: row["perplexity"] for row in ranking(study.journal)}["t1"] == 6.0
+
+
 def test_two_subsets_are_two_levels(study: Written) -> None:
     """As of a search that went on with another subset: none of the one is ranked among those of the other."""
     for trial, perplexity, subset in (("t1", 5.0, 4096), ("t2", 2.0, 2048), ("t3", 4.0, 4096), ("t4", 3.0, 2048)):
@@ -189,7 +218,7 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
         winner = winners(world.journal)[name]
         assert (winner.trial, winner.perplexity) == (row["trial"], row["perplexity"])
         line = next(last_lines(world.journal, {name: winner}, {}, [name], cap=900, spent=1))
-        assert f"best {row['trial']} " in line and f"perplexity {row['perplexity']:.4g} {measured_text(row)}," in line
+        assert f"best {row['trial']} " in line and f"perplexity {row['perplexity']:.4g} {measured_text(row)} (" in line
         assert subset_loss(ledger, name) == pytest.approx(best_so_far(world.journal)[name]["subset_loss"])
 
 
