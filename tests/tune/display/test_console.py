@@ -139,6 +139,7 @@ def test_the_panel_fits_the_terminal(width: int) -> None:
         assert "t000 d96 h4 l3 p0 bf16 to rung 2: loss 2.250, 31.2 steps/s, 12s left" in lines[4]
         assert "t001 d96 h4 l3 p0 bf16 to rung 2: 12s left" in lines[5] and "and 10 more" in lines[10]
         assert "best t023 d96 h4 l3 p0 bf16: perplexity 57.93 at rung 2 █" in lines[11]
+        assert "nanogpt no trial yet" in lines[12]
 
 
 def test_a_sparkline_falls_with_its_values() -> None:
