@@ -416,7 +416,7 @@ class Engine:
         elif trial in self.cut_short:
             self._settle(trial, "paused", "deadline" if reason else report.ended)
         elif report.ended in ENDS:
-            at_end = "decayed" if report.numbers is None else "its last lease ended"
+            at_end = "decayed" if report.numbers is None else "last lease"
             reason = {"turned": "past its best", "returned": "at its end"}.get(report.ended or "", at_end)
             self._settle(trial, "finished", reason)
         else:

@@ -265,7 +265,7 @@ def test_a_trial_past_its_best_counts_with_the_weights_that_are_kept_of_it(tmp_p
     [
         ("final", None, "decayed"),
         ("turned", None, "past its best"),
-        ("final", {"loss": 2.0}, "its last lease ended"),
+        ("final", {"loss": 2.0}, "last lease"),
         ("returned", {"loss": 2.0}, "at its end"),
     ],
 )
