@@ -26,6 +26,7 @@ from tune.flags import invalid
 from tune.ranking import OWN_COLUMNS
 from tune.store.journal import CAP
 from tune.store.queries import DECAY, SECTIONS, level_text, measured_text
+from tune.units import counted
 
 MEASURED = [
     *("perplexity", "bits_per_character", "test_perplexity", "training_seconds", "steps", "tokens"),
@@ -366,7 +367,7 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
         f"unknown, as its curve takes trials of {sizes.FEWEST} sizes" if found.efficiency is None
         else f"{name(found.efficiency)} with {found.efficiency['efficiency']:+.3f}"
     )  # fmt: skip
-    among = "the 1 trial" if found.among == 1 else f"the {found.among:,} trials"
+    among = f"the {counted(found.among, 'trial')}"
     return [
         *lines,
         f"{family}: three answers{stage}, all {where(level).replace('its', 'the')}, of {among} that got there: best by "

@@ -32,7 +32,7 @@ from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
 from tune.store.journal import Journal
 from tune.store.queries import ANEW, best_so_far
-from tune.units import bytes_text, duration_text, money_text, whole_text
+from tune.units import bytes_text, counted, duration_text, money_text, whole_text
 
 
 class Speeds:
@@ -328,7 +328,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     started = sum(family.started for family in plan.families.values())
     end = datetime.now() + timedelta(seconds=plan.wall)
     yield f"A plan of {duration_text(cap)} on {plan.slots} x {plan.device}. No trial was started, no study written."
-    yield f"started      {started} trial{'s' * (started != 1)}, with seed {settings.seed}"
+    yield f"started      {counted(started, 'trial')}, with seed {settings.seed}"
     money = money_text(spent, settings.price_per_hour)
     yield f"spent        {whole_text(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %){money}"
     yield "  of that    " + ", ".join(f"{what} {whole_text(seconds)}" for what, seconds in spending.items())
@@ -357,7 +357,7 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
     parts += f", {whole_text(family.anew)} to train the last two anew" if family.anew else ""
     beside = f", {whole_text(family.beside)} beside them by the deadline" if family.beside >= 1 else ""
     parts += f", {whole_text(family.start_up)} for start-up{beside}"
-    yield f"{name}: {whole_text(share)} = {parts}; {family.started} trial{'s' * (family.started != 1)}"
+    yield f"{name}: {whole_text(share)} = {parts}; {counted(family.started, 'trial')}"
     yield f"  {'rung':<12} {'training':>10} {'price':>10} {'pays for':>10} {'trials':>10} {'in all':>10}"
     for number, rung in enumerate(family.rungs):
         yield (

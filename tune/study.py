@@ -8,7 +8,7 @@ check_not_hidden("model")
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +64,7 @@ from tune.store.mirror import mirrored
 from tune.store.queries import FAILED, best_so_far
 from tune.system import energy_noted
 from tune.units import duration_text
-from tune.winners import last_lines, spending_lines, winners, write_samples
+from tune.winners import Winner, last_lines, spending_lines, winners, write_samples
 
 SILENT_END = "ended without a word, killed from outside or as Ray died under it (log.txt has what Ray said)"
 
@@ -270,17 +270,16 @@ def conclude(
     journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
     ours, scores = context.loop is None and context.listed is None, dict[str, Score]()
     if ours:
-        yield from keep_winners(context, engine, scores)
-        for family, score in scores.items():
-            tensorboard.translated(engine, winners(journal)[family].trial, score)
+        scores = yield from keep_winners(context, engine, tensorboard)
     for listener in listeners:
         listener.closed(engine)
+    journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
     if ours:
         yield from conclude_families(context, engine, scores)
+    elif context.listed is None:
+        yield from conclude_loop(context, journal, ledger.spent)
     else:
-        journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
-        of_loop = context.listed is None
-        yield from conclude_loop(context, journal, ledger.spent) if of_loop else conclude_list(context, engine)
+        yield from conclude_list(context, engine)
     if engine.stopping:
         later = " --deadline LATER" if engine.stopping == "deadline" else ""
         yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(journal.folder)}{later}"
@@ -308,11 +307,12 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     yield f"draw it: {called('analysis/plot.py')} experiment {journal.folder}"
 
 
-def keep_winners(context: SearchContext, engine: Engine, scores: dict[str, Score]) -> Iterator[str]:
-    """Of models that are ours to use, in folders; lines on what cannot be kept. scores: takes how well they
-    translate."""
+def keep_winners(
+    context: SearchContext, engine: Engine, tensorboard: TensorBoard
+) -> Generator[str, None, dict[str, Score]]:
+    """Of models that are ours to use, in folders; lines on what cannot be kept. Returns how well they translate."""
     journal, data, kind = engine.accounting.journal, context.data, context.devices.kind
-    study, kept = journal.folder, {}
+    study, kept, scores = journal.folder, dict[str, Winner](), dict[str, Score]()
     for family, winner in winners(journal).items():
         try:
             into, tokenizer = study / f"best-{family}", data[family].tokenizer
@@ -323,17 +323,19 @@ def keep_winners(context: SearchContext, engine: Engine, scores: dict[str, Score
     if not engine.stopping:
         try:
             with interruptible():
-                scores |= write_samples(kept, engine, data, kind=kind)
+                scores = write_samples(kept, engine, data, kind=kind)
         except KeyboardInterrupt as told:
             engine.stopping = str(told)
+    for family, score in scores.items():
+        tensorboard.translated(engine, kept[family].trial, score)
+    note_prospects(context.settings, engine)
+    return scores
 
 
 def conclude_families(context: SearchContext, engine: Engine, scores: Mapping[str, Score]) -> Iterator[str]:
     """What was found, of models that are ours."""
     journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
     found = winners(journal)
-    note_prospects(settings, engine)
-    journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
     told_to_end = engine.stopping in signal.Signals.__members__
     families = [name for name in settings.families if name in found or not told_to_end]
     yield from last_lines(

@@ -85,6 +85,11 @@ def bytes_text(size: float) -> str:
 THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
+def counted(count: int, noun: str) -> str:
+    """1 trial, 1,200 trials"""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def parse_at_most(text: str) -> int:
     """`parameters=5M` -> 5000000, in small letters too. UserError: not a number of weights above zero."""
     matched = re.fullmatch(rf"parameters={NUMBER}([KMBkmb]?)", text)

@@ -16,7 +16,7 @@ from typing import TextIO
 from tune.reports import Metric, Report
 from tune.search.engine import Engine, Listener
 from tune.search_space import label
-from tune.units import duration_text, whole_text
+from tune.units import counted, duration_text, whole_text
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ def budget_line(engine: Engine) -> str:
     money = f"spent {whole_text(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
     rest = f"reserved {whole_text(ledger.reserved)}, left {whole_text(max(0.0, ledger.left))}"
     names = ", ".join(engine.running)
-    holds = f"{held} {'slot' if held == 1 else 'slots'} held{f', by {names}' if names else ''}"
+    holds = f"{counted(held, 'slot')} held{f', by {names}' if names else ''}"
     return f"{_clock(engine.accounting.clock())} budget: {money}, {rest}; {holds}"
 
 

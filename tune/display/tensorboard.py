@@ -81,7 +81,7 @@ class EventFile:
 
 
 END = "at its end"
-"""After its decay, past its best, or where a loop came to its own."""
+"""After its decay, past its best, or where a loop came to its own or to its last lease's."""
 REASONS = {END: 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
 """Why a trial ended, as a number, since a metric is one; 0 while it may go on."""
 METRICS = {

@@ -162,6 +162,13 @@ def test_the_run_ledger_ends_as_the_ledger_does(over: World) -> None:
         assert last[f"3 rungs/{family} rung 0"].value == over.total(first)
 
 
+def test_a_winners_run_shows_the_perplexity_that_it_is_ranked_by(over: World) -> None:
+    for winner in winners(over.journal).values():
+        (folder,) = (folder for name, _, folder in trial_runs(over.journal.folder) if name == winner.trial)
+        shown = read(folder).Scalars("4 valid/perplexity on the whole split")[-1].value
+        assert shown == pytest.approx(winner.perplexity)
+
+
 def test_the_layout_names_what_is_there(over: World) -> None:
     run = read(over.journal.folder / "tensorboard" / "ledger")
     layout = Layout.FromString(run.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0])
