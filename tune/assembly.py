@@ -135,7 +135,7 @@ def make_family(
         space, seed=settings.seed, search=settings.search,
         prior=prior(
             space.default(), family=name, weights=recipe.weights, tokens=recipe.tokens,
-            text_tokens=context.data[name].training_tokens,
+            text_tokens=(text := context.data[name].training_tokens), begins=recipe.dropout_after * text,
         ),
         outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.standings.addition),
         first=learned.first, asked=first_configs(settings, space),

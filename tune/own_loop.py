@@ -22,6 +22,7 @@ from tune.loop import RECORD, best, newest, read
 from tune.own_space import LOOP, OwnSpace, held
 from tune.reports import Metric
 from tune.search.family import CostModel, Family
+from tune.search.forecast import NO_FAVOUR
 from tune.search.ladder import Frame, Ladder
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import SuccessiveHalving
@@ -102,7 +103,7 @@ def make_loop_family(
         equal_tokens=settings.rungs == "tokens" or loop.life is not None, life_steps=loop.life or math.inf,
         seed=settings.seed, first_lease=max(FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE * first / share),
         suggestions=Suggester(
-            space, seed=settings.seed, search=settings.search, prior=lambda config: 1.0,
+            space, seed=settings.seed, search=settings.search, prior=lambda config: NO_FAVOUR,
             asked=first_configs(settings, space),
         ),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from tune.search.confirm import Confirming
 from tune.search.earlier import Learned
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
-from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.other_caps import Conditions, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged
 from tune.search.state import State
@@ -127,19 +127,19 @@ def standing(
     return policies
 
 
-def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal) -> Callable[[str], float]:
+def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal) -> Callable[[str], Favour]:
     """What the prior said of trials, as Suggester has it."""
     if settings.search == "random":
-        return lambda trial: 1.0
+        return lambda trial: NO_FAVOUR
     rows, facts = journal.rows("SELECT trial, config FROM trials WHERE family = ?", family), journal.facts()
     configs = {row["trial"]: json.loads(row["config"]) for row in rows}
     native = named(facts["devices"]).get("precisions")  # an older study does not tell
     known = native if isinstance(native, Sequence) else PRECISIONS
     space = settings.space_of(family, tuple(name for name in PRECISIONS if name in known))
+    text = float(str(named(named(facts["corpora"])[family])["training_tokens"]))
     promise = prior(
         space.default() | {name: recipe.config[name] for name in FREED if name in settings.vary}, family=family,
-        weights=recipe.weights, tokens=recipe.tokens,
-        text_tokens=float(str(named(named(facts["corpora"])[family])["training_tokens"])),
+        weights=recipe.weights, tokens=recipe.tokens, text_tokens=text, begins=recipe.dropout_after * text,
     )  # fmt: skip
     return lambda trial: promise(configs[trial])
 

@@ -24,6 +24,7 @@ from tune.own_space import (
     range_text,
     space_text,
 )
+from tune.search.forecast import NO_FAVOUR
 from tune.search.suggest import Suggester
 from tune.search_space import Config, label
 
@@ -52,7 +53,7 @@ def check(config: Config) -> None:
 @pytest.mark.parametrize("search", ["random", "prior", "tpe"])
 def test_what_is_suggested_is_valid_new_and_alike_for_one_seed(search: str) -> None:
     def suggested(seed: int) -> list[Config]:
-        suggester = Suggester(SPACE, seed=seed, search=search, prior=lambda config: 1.0)
+        suggester = Suggester(SPACE, seed=seed, search=search, prior=lambda config: NO_FAVOUR)
         found = []
         for number in range(40):
             found.append(suggester.suggest(f"t{number}"))
@@ -67,7 +68,7 @@ def test_what_is_suggested_is_valid_new_and_alike_for_one_seed(search: str) -> N
 
 
 def test_results_draw_tpe_to_where_they_are_good() -> None:
-    suggester = Suggester(SPACE, seed=3, search="tpe", prior=lambda config: 1.0)
+    suggester = Suggester(SPACE, seed=3, search="tpe", prior=lambda config: NO_FAVOUR)
     rates = []
     for number in range(80):
         config = suggester.suggest(f"t{number}")
@@ -82,7 +83,7 @@ def test_a_space_with_an_end_is_counted_and_used_up() -> None:
     assert len(every) == FEW.count == 4 and all(map(FEW.contains, every))
     assert {"a": 2} in every and {"a": 1, "b": "y"} in every and {"a": 1, "b": "x", "c": 0.5} in every
     for search in ("random", "tpe"):
-        suggester = Suggester(FEW, seed=0, search=search, prior=lambda config: 1.0)
+        suggester = Suggester(FEW, seed=0, search=search, prior=lambda config: NO_FAVOUR)
         found = [suggester.suggest(f"t{number}") for number in range(4)]
         assert not suggester.more and sorted(map(label, found)) == sorted(map(label, every))
 

@@ -88,6 +88,8 @@ def test_who_is_promising_before_anything_is_known_is_so_in_a_plan_too(tmp_path:
         found = favour_of(settings, "nanogpt", context.recipes["nanogpt"], journal)
         assert [found(trial) for trial in trials] == [suggestions.favour(trial) for trial in trials]
         assert len({found(trial) for trial in trials}) > 3
+        begins = context.recipes["nanogpt"].dropout_after * context.data["nanogpt"].training_tokens
+        assert begins in {found(trial).begins for trial in trials} and begins > 0
 
 
 @pytest.mark.parametrize("trials_each", [2, 0.5])

@@ -13,6 +13,7 @@ from tune.recipe import FLOPS_PER_WEIGHT, life_share, most_weights, suited_weigh
 from tune.reports import NATS, Evaluation, Report
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family, Policy
+from tune.search.forecast import Favour
 from tune.search.front import hypervolume
 from tune.search.ladder import WALLS, Frame, Rules
 from tune.search.outlook import Outlook
@@ -180,7 +181,7 @@ def _middle(curves: Sequence[Curve]) -> Curve:
     return sorted(curves, key=lambda curve: curve.step_seconds)[len(curves) // 2]
 
 
-def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config], float]:
+def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config], Favour]:
     """A search's on this text and device, its centre drawn from what it says of itself. UserError: not a table of
     built-in models."""
     middle = _middle(curves)
@@ -193,6 +194,7 @@ def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config],
     return prior(
         {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights,
         tokens=compute / FLOPS_PER_WEIGHT / weights, text_tokens=middle.text_tokens,
+        begins=middle.again,  # its trials have a step for a token
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tune.errors import UserError
 from tune.reports import EPOCHS_AS_NEW, NEW_DROPOUT, WATCH_SHARE, Lowest
-from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
 from tune.store.queries import lasting
@@ -66,6 +66,11 @@ class Curve:
         whole = self.sound == len(self.losses)
         return math.inf if whole else math.ceil((self.sound + 1) * self.steps_per_report)
 
+    @property
+    def again(self) -> float:
+        """Steps from which on its text is no longer as good as new, and there is dropout."""
+        return EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
+
     @cached_property
     def turns(self) -> float:
         """Steps at its best, where it is seen to be past that while it has its text before it again and again, as a
@@ -73,9 +78,8 @@ class Curve:
         trains on is not known."""
         if not self.text_tokens:
             return math.inf
-        again = EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
-        lowest, best, look = Lowest(), math.inf, again
-        settled = NEW_DROPOUT * again if self.config.get("dropout") else 0.0
+        lowest, best, look = Lowest(), math.inf, self.again
+        settled = NEW_DROPOUT * self.again if self.config.get("dropout") else 0.0
         for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
             steps = place * self.steps_per_report
             kept = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
@@ -163,7 +167,7 @@ class Supply:
 
     def __init__(
         self, curves: Sequence[Curve], *, seed: int, only: Sequence[int] | None = None,
-        prior: Callable[[Config], float] | None = None,
+        prior: Callable[[Config], Favour] | None = None,
     ) -> None:  # fmt: skip
         self._curves, self._seed, self._prior = curves, seed, prior
         self.outlook = Outlook()
@@ -198,9 +202,9 @@ class Supply:
         del self._left[index]
         return {"curve": index}
 
-    def favour(self, trial: str) -> float:
+    def favour(self, trial: str) -> Favour:
         """How promising it was before anything was known: all alike without a prior."""
-        return 1.0 if self._prior is None else self._prior(self._curves[self._given[trial]].config)
+        return NO_FAVOUR if self._prior is None else self._prior(self._curves[self._given[trial]].config)
 
     def tried(self, trial: str, config: dict[str, Value]) -> None:
         """Nothing goes on from an earlier run here."""

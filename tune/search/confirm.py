@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from tune.search.forecast import NO_FAVOUR, Favour
 from tune.search.ladder import Frame, Ladder
 from tune.search.successive_halving import Confirm, Finish, HandBack, Left, Move, SuccessiveHalving, Wait
 
@@ -18,7 +19,7 @@ class Confirming(SuccessiveHalving):
 
     def __init__(
         self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float],
-        favour: Callable[[str], float] = lambda trial: 1.0,
+        favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR,
     ) -> None:  # fmt: skip
         super().__init__(frame, ladder, price, favour)
         self._begun: list[str] = []

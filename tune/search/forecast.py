@@ -63,6 +63,22 @@ class Progress:
 NO_PROGRESS = Progress()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Favour:
+    """How promising a trial is before anything is known of it, in (0, 1].
+
+    promise: by its whole configuration; late: what its dropout makes of that, of which no loss tells before it has
+    trained on `begins` tokens, as Progress has them (0: from the start).
+    """
+
+    promise: float = 1.0
+    late: float = 1.0
+    begins: float = 0.0
+
+
+NO_FAVOUR = Favour()
+
+
 @dataclass(kw_only=True)
 class Standing:
     """One trial: its loss at each rung it reached, the rung it is on its way to, and what it is doing.
@@ -108,12 +124,12 @@ class Standings:
     falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
     is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
     at its end; rules: the policy's; metric: by which trials are compared; favour(trial): how promising it was before
-    anything was known, in (0, 1], which counts as far as its forecast is in doubt, but not in a front.
+    anything was known, which counts as far as its forecast is in doubt, but not in a front.
     """
 
     def __init__(
         self, falls: Callable[[int], float], ahead: Callable[[int, float], float], rules: Rules, *,
-        metric: Metric = NATS, favour: Callable[[str], float] = lambda trial: 1.0,
+        metric: Metric = NATS, favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR,
     ) -> None:  # fmt: skip
         self._falls, self._ahead, self._rules, self._metric = falls, ahead, rules, metric
         self._favour = functools.cache(favour)
@@ -412,15 +428,20 @@ class Standings:
         standing = self.trials[trial]
         return standing.state == "paused" and (standing.rung >= 0 if rung is None else standing.rung == rung)
 
-    def promise(self, trial: str, forecast: Forecast) -> float:
-        """By what a trial with this forecast is ranked, low is good: its loss with the doubt, and with what the prior
-        says against it."""
-        loss, doubt = forecast
-        unlikely = min(doubt, LEVEL) * -math.log(max(self._favour(trial), LEAST_PROMISE))
+    def promise(self, trial: str, forecast: Forecast, tokens: float) -> float:
+        """By what a trial with this forecast after so many tokens in all is ranked, low is good: its loss with the
+        doubt, and with what the prior says against it, of dropout that is yet to begin in full."""
+        (loss, doubt), favour = forecast, self._favour(trial)
+        unsure = min(doubt, LEVEL)
+        unlikely = unsure * -math.log(max(favour.promise, LEAST_PROMISE))
+        if self.trials[trial].progress.tokens < favour.begins < tokens:
+            unlikely += (LEVEL - unsure) * -math.log(max(favour.late, LEAST_PROMISE))
         return loss * math.exp(self._rules.doubt * doubt + unlikely)
 
     def _entry(self, trial: str) -> Entry:
-        return self.trials[trial].past_best, self.promise(trial, self.expected(trial)), trial
+        standing = self.trials[trial]
+        tokens = self._ahead(standing.rung, standing.progress.seconds) * standing.progress.tokens
+        return standing.past_best, self.promise(trial, self.expected(trial), tokens), trial
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:

@@ -227,7 +227,7 @@ class OtherCaps:
         """Trials, and their tokens after so many seconds of training, the one first that leads by what it has then."""
 
         def entry(end: tuple[str, float]) -> tuple[float, str]:
-            return self._policy.standings.promise(end[0], self.expected(*end)), end[0]
+            return self._policy.standings.promise(end[0], self.expected(*end), end[1]), end[0]
 
         return sorted(((trial, self._rate(trial) * seconds) for trial in trials), key=entry)
 

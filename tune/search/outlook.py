@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tune.search.forecast import LEAST_PROMISE, LEVEL, MOST_TRIALS, NEW_SHARE, Progress
+from tune.search.forecast import LEAST_PROMISE, LEVEL, MOST_TRIALS, NEW_SHARE, Favour, Progress
 from tune.search.front import Forecast
 from tune.search_space import Config
 
@@ -121,9 +121,9 @@ class Outlook:
         return [-math.log(loss / lowest) / LEVEL for loss, _ in forecasts]
 
 
-def most_promising(configs: Sequence[Config], prior: Callable[[Config], float], outlook: Outlook) -> int:
+def most_promising(configs: Sequence[Config], prior: Callable[[Config], Favour], outlook: Outlook) -> int:
     """The place of the first of those that prior and outlook together favour."""
-    logs = [math.log(max(prior(config), LEAST_PROMISE)) for config in configs]
+    logs = [math.log(max(prior(config).promise, LEAST_PROMISE)) for config in configs]
     promises = outlook.promises(configs)
     if promises is not None:
         logs = [log + promise for log, promise in zip(logs, promises, strict=True)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tune.reports import KEPT_BACK, TIE
-from tune.search.forecast import NO_PROGRESS, Progress, Standings
+from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress, Standings
 from tune.search.front import Forecast, expected_gain
 from tune.search.ladder import Frame, Ladder
 from tune.search_space import Config
@@ -128,7 +128,7 @@ class SuccessiveHalving:
 
     def __init__(
         self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float],
-        favour: Callable[[str], float] = lambda trial: 1.0,
+        favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR,
     ) -> None:  # fmt: skip
         self._frame, self.ladder, self._price, self.more = frame, ladder, price, True
         self._used = [0.0] * (ladder.top + 1)

@@ -12,7 +12,7 @@ import optuna
 from tune.errors import UserError
 from tune.own_space import OwnSpace
 from tune.recipe import SMALL_TEXT_TOKENS, life_share
-from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import ASPECT, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
 
@@ -66,7 +66,7 @@ class Suggester:
     """
 
     def __init__(
-        self, space: Space | OwnSpace, *, seed: int, search: str, prior: Callable[[Config], float],
+        self, space: Space | OwnSpace, *, seed: int, search: str, prior: Callable[[Config], Favour],
         outlook: Outlook | None = None, first: Sequence[Config] = (), asked: Sequence[Config] = (),
         alike: Collection[str] = (),
     ) -> None:  # fmt: skip
@@ -94,11 +94,10 @@ class Suggester:
         self.tried(trial, config)
         return config
 
-    def favour(self, trial: str) -> float:
-        """How promising it was before anything was known, in (0, 1]: all alike where draws are uniform. Dropout that
-        has not begun counts, as what it will cost or bring is not in a loss so far."""
+    def favour(self, trial: str) -> Favour:
+        """How promising it was before anything was known: all alike where draws are uniform."""
         uniform = self._search == "random" or isinstance(self._space, OwnSpace)
-        return 1.0 if uniform else self._prior(self._given[trial])
+        return NO_FAVOUR if uniform else self._prior(self._given[trial])
 
     def favourites(self) -> list[Config]:
         """What the prior finds about as promising as it finds anything, with the recipe's own values of what varies."""
@@ -106,7 +105,7 @@ class Suggester:
         own = {name: value for name, value in self._space.default().items() if name in FREED}
         kept = {name: values for name, values in self._space.vary.items() if name not in FREED}
         configs = [{**config, **own} for config in replace(self._space, vary=kept).configs()]
-        promises = list(map(self._prior, configs))
+        promises = [self._prior(config).promise for config in configs]
         least = AS_PROMISING * max(promises)
         return [config for config, promise in zip(configs, promises, strict=True) if promise >= least]
 
@@ -177,7 +176,7 @@ class Suggester:
 
     def _told(self, configs: Iterable[Config]) -> list[tuple[float, Config]]:
         """What the prior says of each."""
-        return [(self._prior(config), config) for config in configs]
+        return [(self._prior(config).promise, config) for config in configs]
 
     def _by_results(self, rng: random.Random) -> Iterator[Config]:
         """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them, and what runs."""
@@ -238,11 +237,11 @@ def first_search(search: str) -> str:
 
 
 def prior(
-    default: Config, *, family: str, weights: float, tokens: float, text_tokens: float
-) -> Callable[[Config], float]:
-    """How promising a config is before anything is known: in (0, 1].
+    default: Config, *, family: str, weights: float, tokens: float, text_tokens: float, begins: float = 0.0
+) -> Callable[[Config], Favour]:
+    """How promising a config is before anything is known.
 
-    weights, tokens: as Recipe has them, of a text of `text_tokens`.
+    weights, tokens: as Recipe has them, of a text of `text_tokens`; begins: the tokens from which on there is dropout.
 
     Its size: how near its layers are to so many weights. Its aspect ratio. Its head width: heads narrower than
     HEAD_WIDTH take time. Its dropout, which helps where the text is seen many times, and costs where it is not. Its
@@ -250,7 +249,7 @@ def prior(
     whose own value is in the `default` config. Of a family of a user's own nothing is known.
     """
     if family not in PER_LAYER:
-        return lambda config: 1.0
+        return lambda config: NO_FAVOUR
     freed = [name for name in FREED if name in default]
     dropout_spread = DROPOUT_SPREAD * math.sqrt(tokens / text_tokens)
     most_dropout = MOST_DROPOUT.get(family, 1.0) * math.cbrt(max(1.0, SMALL_TEXT_TOKENS / text_tokens))
@@ -261,17 +260,18 @@ def prior(
         turns = TURNS[family] / (own / text_tokens) ** (1 / 3)
         return min(most_dropout, max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))))
 
-    def promise(config: Config) -> float:
+    def favour(config: Config) -> Favour:
         size = math.log(layer_weights(family, config) / weights) / SIZE_SPREAD
         aspect = math.log(float(config["d_model"]) / float(config["layers"]) / ASPECT) / ASPECT_SPREAD
         suited = min(HEAD_WIDTH, float(config["d_model"]) / FEWEST_HEADS)
         width = math.log(float(config["d_model"]) / float(config["heads"]) / suited) / HEAD_WIDTH_SPREAD
-        dropout = (float(config["dropout"]) - dropout_at_best(config)) / dropout_spread
+        late = math.exp(-(((float(config["dropout"]) - dropout_at_best(config)) / dropout_spread) ** 2) / 2)
         precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
         recipe = sum((_apart(float(config[name]), float(default[name])) / RECIPE_SPREAD) ** 2 for name in freed)
-        return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2 + recipe) / 2)
+        rest = precision * math.exp(-(size**2 + aspect**2 + width**2 + recipe) / 2)
+        return Favour(promise=rest * late, late=late, begins=begins if config["dropout"] else 0.0)
 
-    return promise
+    return favour
 
 
 def _apart(value: float, own: float) -> float:

@@ -13,6 +13,7 @@ from tune.cli import main
 from tune.curves.asked import ReplaySettings
 from tune.curves.recorded import PUBLISHED, Curve, Supply, evenly, load
 from tune.experiments.curves import SHAPES
+from tune.search.forecast import Favour
 from tune.store.journal import SCHEMA
 
 REPORT = "INSERT INTO reports (trial, at, training_seconds, valid_loss, memory_bytes) VALUES (?, 0, ?, ?, ?)"
@@ -159,7 +160,7 @@ def test_that_a_loss_rises_as_dropout_begins_is_no_turn(dropout: float, seen: bo
 
 @pytest.mark.parametrize("suggest", ["order", "prior"])
 def test_every_curve_is_handed_out_once_and_once_more_when_it_begins_again(suggest: str) -> None:
-    prior = (lambda config: float(config["depth"]) + 1.0) if suggest == "prior" else None
+    prior = (lambda config: Favour(promise=float(config["depth"]) + 1.0)) if suggest == "prior" else None
     curves = table(20).curves  # each larger than the one before
     supply = Supply(curves, seed=1, prior=prior)
     for _ in range(2):

@@ -12,6 +12,7 @@ from tests.tune.search.world import Numbered, Played
 from tune.search.confirm import Confirming
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
+from tune.search.forecast import NO_FAVOUR, Favour
 from tune.search.ladder import Frame, Ladder, Rules
 from tune.search.other_caps import Conditions, Foretold, other_caps
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent
@@ -72,7 +73,7 @@ class Alone(Played):
         deadline: float = math.inf, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
         rules: Rules = Rules(), seeds: int = 0, rungs: str = "seconds",  # noqa: B008 - it is frozen
         journal: Journal | None = None, turning: tuple[float, float] = (math.inf, math.inf),
-        favour: Callable[[str], float] = lambda trial: 1.0, within: float = math.inf,
+        favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR, within: float = math.inf,
     ) -> None:  # fmt: skip
         self.turning = turning
         clock, self.seed, self.diverging, self.seconds, self.step = Clock(), seed, diverging, seconds, step

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tune.search.alone import OVERHEAD, Search, bare, left
 from tune.reports import TIE
-from tune.search.forecast import Progress
+from tune.search.forecast import Favour, Progress
 from tune.search.ladder import Rules
 from tune.search.other_caps import TIMES, Behind, Conditions, End, OtherCaps
 from tune.search.successive_halving import ENOUGH, TOO_LITTLE, Finish, HandBack
@@ -103,7 +103,7 @@ def test_what_a_decay_gives_another_is_as_sure_as_the_law_was_of_those_that_had_
 def test_whom_the_prior_speaks_against_is_not_foretold_to_have_the_cap() -> None:
     search = Search().run(15)
     leader = search.foretold(over=False).rows[1].trial
-    unlikely = Search(favour=lambda trial: 1e-9 if trial == leader else 1.0).run(15)
+    unlikely = Search(favour=lambda trial: Favour(promise=1e-9 if trial == leader else 1.0)).run(15)
     assert {leader} < unlikely.policy.trials.keys() and unlikely.foretold(over=False).rows[1].trial != leader
 
 

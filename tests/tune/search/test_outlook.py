@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tune.search.forecast import Progress
+from tune.search.forecast import NO_FAVOUR, Favour, Progress
 from tune.search.front import Forecast, expected_gain
 from tune.search.outlook import Outlook, Speeds, most_promising
 from tune.search.scaling_law import ScalingLaw
@@ -82,12 +82,12 @@ def test_the_size_that_is_best_at_the_end_of_the_cap_is_favoured() -> None:
     truly = min(NEW, key=lambda point: LAW.loss(size(point), END * speed(point)))
     now = min(NEW, key=lambda point: LAW.loss(size(point), SECONDS * speed(point)))
     for seen in (outlook(TRIED), outlook([], earlier=[(point, progress(point)) for point in TRIED])):
-        assert NEW[most_promising(NEW, lambda point: 1.0, seen)] == truly != now
+        assert NEW[most_promising(NEW, lambda point: NO_FAVOUR, seen)] == truly != now
 
 
 def test_until_trials_tell_and_among_equals_the_prior_decides() -> None:
-    def prior(point: Config) -> float:
-        return math.exp(-float(point["layers"]))
+    def prior(point: Config) -> Favour:
+        return Favour(promise=math.exp(-float(point["layers"])))
 
     shallow = min(NEW, key=lambda point: float(point["layers"]))
     for nothing in (outlook([]), outlook(TRIED[:1], lambda weights, rate: None)):
@@ -138,7 +138,7 @@ def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
 
 def test_where_the_front_counts_what_is_expected_to_add_the_most_to_it_is_favoured() -> None:
     def favoured(addition: Callable[[float, Forecast], float | None]) -> Config:
-        return NEW[most_promising(NEW, lambda point: 1.0, outlook(TRIED[1:2], addition=addition))]
+        return NEW[most_promising(NEW, lambda point: NO_FAVOUR, outlook(TRIED[1:2], addition=addition))]
 
     assert favoured(lambda weights, forecast: 1 / weights) == min(NEW, key=size)
     lowest = favoured(lambda weights, forecast: None)

@@ -2,13 +2,15 @@
 
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tune.recipe import life_share
-from tune.search.forecast import Progress
+from tune.search.forecast import NO_FAVOUR, Favour, Progress
 from tune.search.outlook import Outlook
 from tune.search.suggest import ENOUGH_RESULTS, Suggester, first_search, prior
 from tune.search_space import Config, Space, layer_weights
@@ -22,7 +24,12 @@ def loss_of(config: Config) -> float:
 
 
 def suggester(space: Space = SPACE, *, seed: int = 0, search: str = "tpe", **about: Any) -> Suggester:
-    return Suggester(space, seed=seed, search=search, **{"prior": lambda config: 1.0} | about)
+    return Suggester(space, seed=seed, search=search, **{"prior": lambda config: NO_FAVOUR} | about)
+
+
+def liking(promise: Callable[[Config], float], config: Config) -> Favour:
+    """What a prior says that is no more than this."""
+    return Favour(promise=promise(config))
 
 
 def given(suggest: Suggester, count: int) -> list[Config]:
@@ -59,7 +66,8 @@ def test_siblings_that_are_one_training_at_first_wait_for_other_shapes(search: s
     shapes = len({(config["heads"], config["layers"]) for config in space.configs()})
     found = dict[tuple[str, ...], list[Config]]()
     for alike in ((), ("dropout",)):
-        suggest = suggester(space, search=search, prior=lambda config: 1 / int(config["layers"]), alike=alike)
+        shallow = partial(liking, lambda config: 1 / int(config["layers"]))
+        suggest = suggester(space, search=search, prior=shallow, alike=alike)
         found[alike] = given(suggest, shapes // 2)
     apart = {alike: len({(each["heads"], each["layers"]) for each in configs}) for alike, configs in found.items()}
     assert apart[()] < apart["dropout",] == shapes // 2
@@ -69,8 +77,8 @@ def test_siblings_that_are_one_training_at_first_wait_for_other_shapes(search: s
 def test_until_trials_tell_the_most_promising_of_all_that_are_left_comes_next(seed: int) -> None:
     promise = prior(SPACE.default(), family="nanogpt", weights=6e5, tokens=2e7, text_tokens=1e6)
     first, *others = given(suggester(seed=seed, search="prior", prior=promise), 12)
-    best = sorted((promise(config) for config in SPACE.configs() if config != first), reverse=True)
-    assert first == SPACE.default() and [promise(config) for config in others] == best[: len(others)]
+    best = sorted((promise(config).promise for config in SPACE.configs() if config != first), reverse=True)
+    assert first == SPACE.default() and [promise(config).promise for config in others] == best[: len(others)]
 
 
 def test_trials_tell_of_trainings_that_are_apart_so_that_none_is_lost_among_siblings() -> None:
@@ -79,8 +87,9 @@ def test_trials_tell_of_trainings_that_are_apart_so_that_none_is_lost_among_sibl
         lambda config: float(config["d_model"]), lambda size, speed: (1 / size, 0.0),
         earlier=[(space.default(), Progress(size=128.0, tokens=1.0, seconds=1.0))],
     )  # fmt: skip
-    about: dict[str, Any] = {"prior": lambda config: 1 / float(config["d_model"]), "alike": ("dropout",)}
-    widths = [config["d_model"] for config in given(suggester(space, search="prior", outlook=wide, **about), 4)]
+    narrow = partial(liking, lambda config: 1 / float(config["d_model"]))
+    suggest = suggester(space, search="prior", outlook=wide, prior=narrow, alike=("dropout",))
+    widths = [config["d_model"] for config in given(suggest, 4)]
     assert widths == [space.default()["d_model"], *[max(space.dimensions["d_model"])] * 3]
 
 
@@ -93,8 +102,15 @@ def test_a_trial_is_favoured_as_the_prior_has_it_and_none_is_where_draws_are_uni
         suggest = suggester(search=search, prior=promise, alike=("dropout",))
         for trial, config in (twins | others).items():
             suggest.tried(trial, config)
-        none, some, much, odd = (suggest.favour(trial) for trial in (*twins, "odd"))
+        none, some, much, odd = (suggest.favour(trial).promise for trial in (*twins, "odd"))
         assert (max(odd, much) < some < none <= 1.0) == (search != "random") and 0 < min(odd, much) <= 1
+
+
+def test_what_the_prior_says_of_dropout_is_told_apart_where_there_is_some_to_begin() -> None:
+    promise = prior(SPACE.default(), family="nanogpt", weights=6e5, tokens=1e6, text_tokens=1e6, begins=4e6)
+    none, much = (promise(SPACE.default() | {"dropout": rate}) for rate in (0.0, 0.5))
+    assert much.late / none.late == pytest.approx(much.promise / none.promise) and none.promise < none.late == 1.0
+    assert (none.begins, much.begins) == (0.0, 4e6)
 
 
 def test_random_is_uniform_over_the_valid_points_whatever_the_prior_says() -> None:
@@ -105,7 +121,8 @@ def test_random_is_uniform_over_the_valid_points_whatever_the_prior_says() -> No
     for search, each in (("random", 60), ("prior", 5)):
         counts = dict.fromkeys(points, 0)
         for seed in range(each * len(points) // 4):
-            narrow = suggester(space, seed=seed, search=search, prior=lambda config: 1 / int(config["d_model"]) ** 4)
+            likes = partial(liking, lambda config: 1 / int(config["d_model"]) ** 4)
+            narrow = suggester(space, seed=seed, search=search, prior=likes)
             for config in given(narrow, 4):
                 counts[tuple(config.items())] += 1
         found[search] = sum((count - each) ** 2 / each for count in counts.values())
@@ -122,7 +139,7 @@ def test_what_is_freed_is_tried_at_its_recipes_value_first_and_then_elsewhere_to
     promise = prior(VARIED.default(), family="nanogpt", weights=8e5, tokens=1e7, text_tokens=1e6)
     rates = [config["learning_rate"] for config in given(suggester(VARIED, search="prior", prior=promise), 24)]
     assert rates[0] == 2e-3 and set(rates) == {1e-3, 2e-3, 4e-3}
-    assert promise(VARIED.default()) > promise({**VARIED.default(), "learning_rate": 4e-3})
+    assert promise(VARIED.default()).promise > promise({**VARIED.default(), "learning_rate": 4e-3}).promise
 
 
 def test_a_small_space_is_handed_out_whole_and_then_there_is_nothing_more() -> None:
@@ -135,7 +152,7 @@ def test_a_small_space_is_handed_out_whole_and_then_there_is_nothing_more() -> N
 
 def test_one_that_was_told_of_earlier_trials_goes_on_as_if_it_had_made_them() -> None:
     """Also where the prior, by chance, lets some draws pass and others not."""
-    first, second = (suggester(prior=lambda config: 0.5) for _ in range(2))
+    first, second = (suggester(prior=partial(liking, lambda config: 0.5)) for _ in range(2))
     for number, config in enumerate(learned(first, 10)):
         second.tried(f"t{number:03d}", config)
         second.tell(f"t{number:03d}", 0, loss_of(config))
@@ -161,7 +178,7 @@ def test_results_of_a_precision_that_is_there_no_more_are_no_fault() -> None:
 def test_a_weight_decay_of_none_is_one_like_others(own: float, values: tuple[float, ...]) -> None:
     space = Space(family="nanogpt", precisions=("fp32",), vary={"weight_decay": values}, own={"weight_decay": own})
     promise = prior(space.default(), family="nanogpt", weights=6e5, tokens=2e7, text_tokens=1e6)
-    of_each = [promise({**space.default(), "weight_decay": value}) for value in values]
+    of_each = [promise({**space.default(), "weight_decay": value}).promise for value in values]
     assert max(of_each) == of_each[values.index(own)] and all(each > 0 for each in of_each)
     assert len(set(of_each)) == len(values) and (own == 0.0 or min(of_each) == of_each[0])
 
@@ -206,9 +223,8 @@ def test_what_runs_is_not_suggested_nearby() -> None:
 
 def test_what_the_prior_favours_has_about_the_size_that_it_is_centred_at() -> None:
     def favourite(weights: float) -> Config:
-        return max(
-            SPACE.configs(), key=prior(SPACE.default(), family="nanogpt", weights=weights, tokens=1e7, text_tokens=1e6)
-        )
+        promise = prior(SPACE.default(), family="nanogpt", weights=weights, tokens=1e7, text_tokens=1e6)
+        return max(SPACE.configs(), key=lambda config: promise(config).promise)
 
     default, sizes = SPACE.default(), [1e5, layer_weights("nanogpt", SPACE.default()), 1e7]
     found = [favourite(weights) for weights in sizes]
@@ -221,7 +237,7 @@ def test_the_more_often_pairs_are_seen_the_more_dropout_is_worth() -> None:
 
     def worth(epochs: float) -> float:
         promise = prior(SPACE.default(), family="translation", weights=8e5, tokens=1e6 * epochs, text_tokens=1e6)
-        return promise(config) / promise({**config, "dropout": 0.0})
+        return promise(config).promise / promise({**config, "dropout": 0.0}).promise
 
     assert worth(1) < worth(10) < 1 < worth(1_000)
 
@@ -236,7 +252,8 @@ def test_a_model_that_would_turn_without_is_given_dropout(family: str, times: in
         weights = layer_weights(family, {**SPACE.default(), "d_model": 128, "layers": 2})
         promise = prior(SPACE.default(), family=family, weights=weights, tokens=tokens, text_tokens=text_tokens)
         shape = {**SPACE.default(), "d_model": 128, "layers": 2}
-        return max(SPACE.dimensions["dropout"], key=lambda dropout: promise({**shape, "dropout": dropout}))  # type: ignore[return-value]
+        rates = map(float, SPACE.dimensions["dropout"])
+        return max(rates, key=lambda dropout: promise({**shape, "dropout": dropout}).promise)
 
     found = {size: [favourite(epochs, size) for epochs in (4, 20, 40)] for size in (1e5, 1e6)}
     assert found[1e5][0] == found[1e6][0] == 0.0
@@ -251,7 +268,8 @@ def test_heads_are_few_until_they_are_as_wide_as_gpt2s() -> None:
     promise = prior(SPACE.default(), family="nanogpt", weights=8e5, tokens=1e7, text_tokens=1e6)
 
     def best(width: int) -> int:
-        return max((4, 8, 16, 32), key=lambda heads: promise({**SPACE.default(), "d_model": width, "heads": heads}))
+        wide = {**SPACE.default(), "d_model": width}
+        return max((4, 8, 16, 32), key=lambda heads: promise({**wide, "heads": heads}).promise)
 
     assert [best(width) for width in (96, 128, 256, 512, 1024)] == [4, 4, 4, 8, 16]
 
