@@ -210,8 +210,8 @@ def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was
     engine, there = world.engine, 2
     engine.slots.there = lambda: there
     first, second = world.taken(), world.taken()
-    with world.journal.transaction():
-        engine._close(engine.running[first.trial], "idle")
+    world.now += max(map(world.length, (first, second)))
+    world.end(first)
     there = 1
     assert engine.next() is None and world.accounting.idle_slots == 0
     engine.died(second.trial, "error")
@@ -221,10 +221,8 @@ def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was
 def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
     assignment = world.taken()
-    world.engine.died(assignment.trial, "error")
-    again = world.taken()
-    with world.journal.transaction():
-        world.engine._close(world.engine.running[again.trial], "idle")
+    world.now += world.length(assignment)
+    world.end(assignment)
     assert world.accounting.idle_slots == 1
     world.engine.slots.there = lambda: 0
     assert world.engine.next() is None
