@@ -55,7 +55,7 @@ class RankSettings(Formed):
     )
     top: int = flag_field("rows of a section in the table; 0 for all", default=TOP, form="N", parse=int)
     stability: float | None = flag_field(
-        "instead: does the order when this share of the cap was spent foretell that at the end? 0.5 for half",
+        "instead: does the order when this share of the spending was over foretell that at the end? 0.5 for half",
         default=None, form="SHARE", parse=float,
     )  # fmt: skip
     json: bool = flag_field("the rows as json instead of the table", default=False)

@@ -34,7 +34,7 @@ from tune.flags import BUILTIN, flag_name
 from tune.recipe import MOST_EPOCHS, small_text_seconds
 from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS
 from tune.settings import Settings
-from tune.units import duration_text
+from tune.units import whole_text
 
 ASK_SECONDS = 3.0
 SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus", "own": "own_corpus"}
@@ -109,7 +109,7 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
 def default_text(device: str, seconds: float) -> tuple[str, str]:
     """The text of the hub that serves a family with so many device-seconds, where none is named, and a line on it."""
     most = small_text_seconds(device)
-    here, there = (f"{duration_text(round(each))} of a {KINDS[device]}" for each in (seconds, most))
+    here, there = (f"{whole_text(each)} of a {KINDS[device]}" for each in (seconds, most))
     if seconds > most:
         return HUB_LARGE_TEXT, f"{HUB_LARGE_TEXT} serves, as {here} are more than {HUB_TEXT} is for: {there}"
     return (

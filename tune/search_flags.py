@@ -33,6 +33,7 @@ from tune.units import (
     parse_bytes,
     parse_duration,
     parse_price,
+    whole_text,
 )
 from tune.units import SIZES as MEMORY_FORMS
 
@@ -40,9 +41,7 @@ KINDS = {"cpu": "CPU core", "cuda": "GPU"}
 HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
 HUB_TEXT = "hub:karpathy/tiny_shakespeare"
 HUB_LARGE_TEXT = "hub:Salesforce/wikitext:wikitext-103-raw-v1"
-SMALL_TEXT_SERVES = " or ".join(
-    f"{duration_text(round(small_text_seconds(kind)))} of a {name}" for kind, name in KINDS.items()
-)
+SMALL_TEXT_SERVES = " or ".join(f"{whole_text(small_text_seconds(kind))} of a {name}" for kind, name in KINDS.items())
 
 TIME: dict[str, Any] = {"form": "TIME", "parse": parse_duration, "show": duration_text}
 NUMBER_OF: dict[str, Any] = {"form": "N", "parse": int}
@@ -179,7 +178,9 @@ class SearchFlags(Flags):
         stored=False,
         on_resume=True,
     )
-    oversubscribe: bool = flag_field("let more devices be asked for than there are", default=False)
+    oversubscribe: bool = flag_field(
+        "let more devices, or trials on a GPU, be asked for than there are devices, or CPU cores", default=False
+    )
     deadline: float | None = flag_field(
         "wall clock to end within, from the start of the study, beside the cap", default=None, **TIME, on_resume=True
     )
@@ -199,8 +200,8 @@ class SearchFlags(Flags):
     )
     seed: int = flag_field("for every random choice", default=0, **NUMBER_OF)
     confirm: int = flag_field(
-        "train the last two of each family anew with so many other seeds each, 2 or more, on a third of the cap, "
-        "so that the ranking says whether they are told apart",
+        "train the last two of each family anew with so many other seeds each, 2 or more, on at most a third of the "
+        "cap, so that the ranking says whether they are told apart",
         default=0,
         **NUMBER_OF,
     )
@@ -236,7 +237,9 @@ class SearchFlags(Flags):
         parse=parse_bytes,
         show=bytes_text,
     )
-    report_every: float = flag_field("training between two reports of a trial", default=5.0, **TIME)
+    report_every: float = flag_field(
+        "training between two reports of a trial; a loop of --train reports itself", default=5.0, **TIME
+    )
     translation_corpus: Path | str | None = flag_field(
         "pairs: a file of lines source<TAB>target, a dataset of the Hugging Face hub, or builtin: a small grammar, "
         f"good for a smoke test (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)",

@@ -15,6 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from analysis import tables
+from analysis.efficiency import INTERVAL
 from analysis.study import LEVEL, SIDE_BY_SIDE, TRIAL, Results, Study
 from analysis.style import (
     BLACK,
@@ -32,6 +33,7 @@ from analysis.style import (
     levels,
     log_axis,
 )
+from tune.arithmetic import RESAMPLES
 from tune.errors import UserError
 from tune.store.queries import DECAY
 
@@ -40,9 +42,7 @@ FEWEST = 8  # trials for an importance
 GOOD = (0.2, 0.4, 0.6)  # shares of the trials that count as good for an importance
 DRAWS = 20  # of the trials, for the interval of an importance
 MOST = 200  # trials a draw
-RESAMPLES = 1000
 OF_A_MEAN = 5  # trials for an interval of their mean: that of two would be the two
-INTERVAL = (5.0, 95.0)
 LETTERS = 36  # of the values of a list: in all, where they are named side by side
 LEAST_LETTERS = 3
 BINS, IN_A_BIN = 4, 3  # of a range: parts with as many trials each, of which means are taken; trials in one, at least

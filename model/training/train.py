@@ -276,15 +276,7 @@ class _Training:
             ended = "unmeasured"
         return self._report(ended, **evaluations)
 
-    def _report(
-        self,
-        ended: Ended | None = None,
-        valid: Evaluation | None = None,
-        averaged: Evaluation | None = None,
-        whole: Evaluation | None = None,
-        test: Evaluation | None = None,
-        trained: Evaluation | None = None,
-    ) -> Report:
+    def _report(self, ended: Ended | None, **evaluations: Any) -> Report:
         """What follows until the generator goes on is idle time."""
         self.lease.enter("idle")
         learner, checkpoint = self.learner, str(self.written) if ended and self.written else None
@@ -302,12 +294,8 @@ class _Training:
             seconds=self.lease.take(),
             micro_batches=learner.micro_batches,
             ran_out=learner.ran_out,
-            valid=valid,
-            averaged=averaged,
             valid_subset=self.evaluation_tokens,
-            whole=whole,
-            test=test,
-            trained=trained,
             ended=ended,
             checkpoint=checkpoint,
+            **evaluations,
         )

@@ -17,7 +17,7 @@ from tune.machine import kept_for_good
 with kept_for_good():
     import ray.tune
 
-from tune.store.heartbeat import (  # fmt: skip
+from tune.store.heartbeat import (
     DRIVER,
     GRACE_SECONDS,
     IDLE,
@@ -26,12 +26,12 @@ from tune.store.heartbeat import (  # fmt: skip
     DriverWatch,
     Heart,
     beat,
+    boot,
     end_within,
     last_beat,
     live_on,
     opened_here,
 )
-from tune.store.heartbeat import boot as this_boot
 
 STOP_FILE = "stop"
 """Where it appears in the study's folder, every trial closes its segment at once."""
@@ -138,7 +138,7 @@ class LeasedTrial(ray.tune.Trainable):
         if life.idle_since is None:
             return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
         driver = last_beat(self._place.folder, DRIVER)
-        if self._place.driver.boot != this_boot() and (driver is None or driver.at == driver.said):
+        if self._place.driver.boot != boot() and (driver is None or driver.at == driver.said):
             return math.inf  # a silence may be the network's
         return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 

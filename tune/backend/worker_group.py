@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import ray
 import ray.train
@@ -100,16 +100,9 @@ class Desk:
         return await self._said.get()
 
 
-class Line(Protocol):
-    """A way to the desk."""
-
-    def task(self) -> Task | None: ...
-    def say(self, said: Said | None) -> None: ...
-
-
 @dataclass(frozen=True)
 class RemoteLine:
-    """To the desk as an actor of Ray's."""
+    """A way to the desk, an actor of Ray's."""
 
     desk: Any
 
@@ -135,11 +128,10 @@ class Orders:
     """
 
     work: Work
-    line: Line
+    line: RemoteLine
     config: Config
     data: Any
     folder: Path
-    threads: int = 1
     families: Mapping[str, Family] = field(default_factory=dict)
     ends: Mapping[str, Any] | None = None
 
@@ -154,7 +146,7 @@ def serve(orders: Orders) -> None:
         end_within(ends + GRACE_SECONDS - time.monotonic())
     for name, family in orders.families.items():
         add(name, family)
-    prepare_process(orders.threads)
+    prepare_process(1)
     data = ray.get(orders.data) if isinstance(orders.data, ray.ObjectRef) else orders.data
     device = ray.train.torch.get_device()
     first = ray.train.get_context().get_world_rank() == 0
@@ -171,7 +163,7 @@ def serve(orders: Orders) -> None:
             say(Said(what="steps", row={"skipped": str(error)}))
 
 
-def _next_task(line: Line, first: bool, ends: float) -> Task:
+def _next_task(line: RemoteLine, first: bool, ends: float) -> Task:
     """The first rank's, on all of them; none towards the end of the hold, so that all go home in time."""
     found: list[Any] = [None]
     while first and found[0] is None:

@@ -30,7 +30,7 @@ from tune.load import load
 from tune.store.journal import FACTS, connect, facts_in
 from tune.store.queries import STORED, last_rows
 from tune.table_text import Table
-from tune.units import duration_text
+from tune.units import duration_text, whole_text
 
 EXPERIMENTS: dict[str, Experiment] = {
     each.name: each
@@ -46,7 +46,7 @@ def list_lines(experiments: Iterable[Experiment]) -> Iterator[str]:
     for each in experiments:
         settings = ExperimentSettings(budget=1.0, families={each.families[0]: 1.0})
         points = each.points(find_devices(settings), settings)
-        least, worth = (duration_text(round(price(points, some))) for some in (0.0, 1.0))
+        least, worth = (whole_text(price(points, some)) for some in (0.0, 1.0))
         yield f"{each.name:14} {each.about}; {least} to {worth} here"
 
 
@@ -59,7 +59,7 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
         for point in group:
             yield f"{point.devices} x {point.text}: {point.given(share):.0f} s"
     yield from price_lines()
-    yield f"about {duration_text(round(price(context.points, share)))} of {duration_text(settings.budget)}"
+    yield f"about {whole_text(price(context.points, share))} of {duration_text(settings.budget)}"
 
 
 def of_study(study: Path) -> list[Table]:

@@ -20,9 +20,11 @@ from tune.flags import (
     parse_share,
 )
 from tune.recipe import SETTABLE, parse_set, set_text
+from tune.search_flags import CORPUS, HUB_TEXT
 from tune.settings import Settings
 from tune.table_text import FORMS, Formed
-from tune.units import duration_text
+from tune.units import SIZES as MEMORY_FORMS
+from tune.units import bytes_text, duration_text, parse_bytes
 
 EXPERIMENTS = {
     **dict.fromkeys(("ablation", "overfitting"), "translation"),
@@ -56,6 +58,17 @@ class ExperimentSettings(Formed, Settings):
     set: Mapping[str, float | str] = flag_field(
         f"what of the family's recipe is to be another, such as context=256; there are {', '.join(SETTABLE)}",
         default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
+    )  # fmt: skip
+    text_corpus: Path | str | None = flag_field(
+        f"as of a search (default: {HUB_TEXT}, or builtin where the hub cannot be reached)", default=None, **CORPUS
+    )
+    memory_limit: int | None = flag_field(  # bytes
+        f"of lists, batch_size (default on a CPU: 2GB) and estimates: memory that a training may take: {MEMORY_FORMS}",
+        default=None, form="SIZE", parse=parse_bytes, show=bytes_text,
+    )  # fmt: skip
+    plan: bool = flag_field(
+        "print what the experiment would do and cost, and end: nothing is spent, no study written", default=False,
+        stored=False, on_resume=True,
     )  # fmt: skip
     scale: float = flag_field(
         "the share of its training that an experiment does, such as 0.01", default=1.0, form="SHARE", parse=parse_share

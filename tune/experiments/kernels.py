@@ -4,7 +4,6 @@ each kernel a trial on a lease of the study's ledger, and on TensorBoard.
 
 import json
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from kernels.table import in_process, report
 from kernels.timing import TRIES
 from tune.errors import UserError
 from tune.store.accounting import Accounting, Hold, Ledger, affordable
-from tune.store.heartbeat import GRACE_SECONDS
+from tune.store.heartbeat import GRACE_SECONDS, end_within, live_on
 from tune.store.journal import Journal
 from tune.units import duration_text
 
@@ -80,12 +79,12 @@ class Cluster:
 
 def until(ends: float | None, function: Callable[..., Returned], *arguments: Any) -> Returned:
     """Call a function in a process that the system ends by this machine's monotonic clock, where nobody else did."""
-    left = 0.0 if ends is None else max(1e-6, ends + ENDING_SECONDS - time.monotonic())
-    signal.setitimer(signal.ITIMER_REAL, left)
+    if ends is not None:
+        end_within(ends + ENDING_SECONDS - time.monotonic())
     try:
         return function(*arguments)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        live_on()
 
 
 @contextmanager

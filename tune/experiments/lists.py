@@ -26,7 +26,7 @@ from tune.search_context import ListedStudy, SearchContext, make_memory, memory_
 from tune.search_space import DIMENSIONS, label
 from tune.store.journal import Journal
 from tune.study import run_study
-from tune.units import duration_text
+from tune.units import duration_text, whole_text
 
 WARM_UP_SHARE = 0.1
 """Of the steps, at most, in which the learning rate rises: a short training has a shorter rise than the recipe's."""
@@ -124,7 +124,7 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
     slots = context.devices.slots * FIRST_START_UP_SECONDS
     every = slots + sum(each.seconds + FIRST_OVERHEAD_SECONDS for each in context.listed.listed)
     every *= context.devices.share
-    whole = duration_text(round(every))
+    whole = whole_text(every)
     yield f"about {whole} in all, of {duration_text(settings.budget)}: where that is less, the dearest are left out"
 
 

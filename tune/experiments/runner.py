@@ -48,7 +48,7 @@ from tune.store.journal import Journal
 from tune.store.queries import STORED, last_rows
 from tune.study import SILENT_END, interrupted_at_once, open_journal
 from tune.table_text import Table, markdown
-from tune.units import duration_text
+from tune.units import duration_text, whole_text
 
 
 class Board:
@@ -168,7 +168,7 @@ class Bench:
         """What is under way: called every second."""
         self._system.look(self.accounting.ledger.spent)
         passed = self.accounting.clock() - began
-        after = f"; then at most {duration_text(round(later))} of a device for the others" if later else ""
+        after = f"; then at most {whole_text(later)} of a device for the others" if later else ""
         self._progress(f"{point.devices} x {point.text}: {passed:.0f} s of at most {seconds:.0f} s{after}")
 
     def _ask(self, group: WorkerGroup, point: Point, seconds: float) -> None:

@@ -19,13 +19,14 @@ from model.config import Config, Data, build_model, pad_of
 from model.data.batches import Batch
 from model.data.dataset import TextData
 from model.nn.precision import upstreams
-from model.training.learner import Learner, Step
+from model.training.learner import Step
 from model.training.time_budget import Segment
 from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
+from tune.experiments.lives import NeverCompiled
 from tune.experiments.methods import REPORT
 from tune.experiments.prices import EVALUATION_TOKENS
 from tune.experiments.tables import figure, grouped
@@ -80,16 +81,13 @@ def tell_stages(model: nn.Module, clock: StageClock) -> nn.Module:
     return model
 
 
-class StagedLearner(Learner):
+class StagedLearner(NeverCompiled):
     """A Learner that tells a clock where it is; never compiled, as forward and loss are one then."""
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1, *, clock: StageClock):
         self.clock = clock
         super().__init__(config, data, device, micro_batches)
         tell_stages(self.model, clock)
-
-    def can_compile(self) -> bool:
-        return False
 
     def step(self, factor: float) -> Step:
         self.clock.enter("data")

@@ -11,14 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from tune.reports import ENDS, Report
-from tune.search.family import (  # fmt: skip
-    MOST_REFUSALS,
-    Family,
-    Slots,
-    TrialRecord,
-    with_margin,
-    with_start_up,
-)
+from tune.search.family import MOST_REFUSALS, Family, Slots, TrialRecord, with_margin, with_start_up
 from tune.search.ladder import Ladder, wall_clock
 from tune.search.state import Agreed, State, Terms, agreed_in, last_events
 from tune.search.successive_halving import HOPELESS, Confirm, Finish, HandBack, Promote, Start, Train, Wait

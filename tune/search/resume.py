@@ -24,7 +24,7 @@ from tune.store.accounting import DECODING, Running
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
 from tune.store.journal import SHARE, Journal, named
 from tune.store.mirror import MIRRORED
-from tune.units import duration_text
+from tune.units import whole_text
 
 MOST_MICRO_BATCHES = 2**20
 TINY = 1e-9
@@ -197,7 +197,7 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     wall = engine.wall_left()
     lost = (terms.deadline or 0.0) - engine.accounting.clock() - wall
     if lost >= LEAST_LEASE_SECONDS:  # all slots have to make up for it
-        told, away = duration_text(round(lost)), duration_text(round(max(0.0, wall)))
+        told, away = whole_text(lost), whole_text(max(0.0, wall))
         notes.append(f"{told} were lost: the deadline is {away} away")
     elif isinstance(kept, int) and kept:
         engine.slots.most = min(engine.slots.most, kept)
