@@ -14,8 +14,6 @@ OFF_SECONDS, OFF_SHARE = 1.0, 0.01
 """How far the two may be apart for one slot: the larger of both."""
 UNSEEN_SECONDS = 20.0
 """A slot on which no process was seen to work was not held for longer than one takes to begin on a busy machine."""
-SAME_MOMENT_SECONDS = 1.0
-"""The processes of slots that were opened so soon one after the other may have begun in the other order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,33 +57,27 @@ def last_slot(study: Path) -> int:
 
 
 def compare(study: Path, processes: Iterable[Process], *, after: int = -1, to: int = 1_000_000) -> list[Held]:
-    """Slot by slot, in the order in which they were opened; of one run, those `after` a slot and up `to` one.
+    """The slots in the order in which they were opened; of one run, those `after` a slot and up `to` one.
 
-    What the driver decoded of the winners it did itself: no trial process had that slot.
+    An idle process goes to whichever slot's trial comes, and any of them ends where a slot is handed back: beginnings
+    are held against beginnings and ends against ends, each in their order. What the driver decoded of the winners it
+    did itself: no trial process had that slot.
     """
     query = """
-        SELECT opened, closed - opened AS held FROM slots
+        SELECT opened, IFNULL(closed, opened) AS closed FROM slots
         WHERE slot > ? AND slot <= ? AND slot IN (SELECT slot FROM leases WHERE purpose <> ?) ORDER BY opened, slot"""
-    slots = rows(study, query, after, to, DECODING)
-    charged = [row["held"] or 0.0 for row in slots]
-    seen = [(process.served_until - process.serves_from, process.booting) for process in processes]
-    seen += [(0.0, 0.0)] * (len(charged) - len(seen))
-    for number, (one, other) in enumerate(itertools.pairwise(slots)):
-        if other["opened"] - one["opened"] < SAME_MOMENT_SECONDS:
-            _pair_up(charged, seen, number)
-    charged += [0.0] * (len(seen) - len(charged))
+    slots, served = rows(study, query, after, to, DECODING), list(processes)
+    charged = [row["closed"] - row["opened"] for row in slots]
+    seen = [process.served_until - process.serves_from for process in served]
+    if len(slots) == len(served):
+        closed, gone = sorted(row["closed"] for row in slots), sorted(process.served_until for process in served)
+        charged = [end - row["opened"] for end, row in zip(closed, slots, strict=True)]
+        seen = [end - process.serves_from for end, process in zip(gone, served, strict=True)]
+    booting = [process.booting for process in served]
     return [
-        Held(journal=journal, outside=held, booting=booting)
-        for journal, (held, booting) in zip(charged, seen, strict=True)
+        Held(journal=journal, outside=outside, booting=boot)
+        for journal, outside, boot in itertools.zip_longest(charged, seen, booting, fillvalue=0.0)
     ]
-
-
-def _pair_up(charged: list[float], seen: list[tuple[float, float]], one: int) -> None:
-    """Which process had which of two slots that were opened at one moment, only their lengths tell."""
-    other = one + 1
-    as_it_is = max(abs(charged[one] - seen[one][0]), abs(charged[other] - seen[other][0]))
-    if max(abs(charged[one] - seen[other][0]), abs(charged[other] - seen[one][0])) < as_it_is:
-        seen[one], seen[other] = seen[other], seen[one]
 
 
 def spent(study: Path) -> float:

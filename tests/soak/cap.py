@@ -74,7 +74,7 @@ def _search(bench: Bench, cap: int, slots: int, every: int, seed: int) -> dict[s
     bench.observer.look()
     processes = bench.observer.trials(search.driver)
     moment = cap_moment(processes, cap)
-    held = compare(study, processes)  # of several slots at once it cannot be told which process was whose
+    held = compare(study, processes)
     return {
         "study": study.name, "cap": cap, "exit": code, "spent": spent(study), "adds up": adds_up(study),
         "in steps": number(study, "SELECT TOTAL(seconds) FROM charges WHERE what = 'steps'"),

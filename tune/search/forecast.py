@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Literal
 
-from tune.reports import NATS, TIE, Metric
+from tune.reports import NATS, NEW_DROPOUT, TIE, Metric
 from tune.search.front import Forecast, Point, addition, expected_gain, front, hypervolume, reference
 from tune.search.ladder import Rules
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
@@ -67,13 +67,23 @@ NO_PROGRESS = Progress()
 class Favour:
     """How promising a trial is before anything is known of it, in (0, 1].
 
-    promise: by its whole configuration; late: what its dropout makes of that, of which no loss tells before it has
-    trained on `begins` tokens, as Progress has them (0: from the start).
+    promise: by its whole configuration; late: how much less than without its dropout, of which no loss tells before it
+    has trained on `begins` tokens, as Progress has them (0: it has none, or from the start).
     """
 
     promise: float = 1.0
     late: float = 1.0
     begins: float = 0.0
+
+    def new(self, tokens: float, before: float) -> bool:
+        """Whether its dropout began between two rungs, or a loss has risen and not yet fallen by it."""
+        return before < NEW_DROPOUT * self.begins and tokens > self.begins
+
+    def to_come(self, tokens: float, end: float) -> float:
+        """Of what its dropout does, the share that it does between so many tokens and the end: it is learned to do with
+        until NEW_DROPOUT times as many as it began after."""
+        first, last = max(tokens, self.begins), min(end, NEW_DROPOUT * self.begins)
+        return (last - first) / ((NEW_DROPOUT - 1) * self.begins) if last > first else 0.0
 
 
 NO_FAVOUR = Favour()
@@ -136,7 +146,7 @@ class Standings:
         self._forecaster: Forecaster | None = None
         self._earlier: list[list[Observation]] = []
         self._law_before: ScalingLaw | None = None
-        self._observations, self._fitted_to = 0, 0
+        self._observations, self._fitted_to, self._below_zero = 0, 0, False
         self.trials: dict[str, Standing] = {}
         self.flying = Counter[int]()
         """How many trials are on their way to a rung."""
@@ -181,14 +191,18 @@ class Standings:
         standing = self.trials[trial]
         self._points.pop(trial, None)
         new = rung not in standing.losses
+        dropout_new = self._favour(trial).new(progress.tokens, standing.progress.tokens)
         standing.losses[rung], standing.rung, standing.telling, standing.progress = loss, rung, telling, progress
+        if loss <= 0 and not self._below_zero:  # of a family of a user's own: no law has such losses
+            self._below_zero, self._forecaster = True, None
+            self.again()
         if self._rules.law and progress.warm and min(progress.size, progress.tokens, loss) > 0:
             standing.observed.append(Observation(size=progress.size, tokens=progress.tokens, loss=loss))
             self._observations += 1
         before = standing.losses.get(rung - 1)
         if before is not None:
             now = self._metric.latest(progress.numbers)
-            worse = (loss if now is None else now) > before + self._metric.tie
+            worse = (loss if now is None else now) > before + self._metric.tie and not dropout_new
             standing.past_best = self._rules.past_best and worse and loss >= before
         self._reached[rung] += new
         self._worse += new and rung == 1 and standing.past_best
@@ -209,7 +223,7 @@ class Standings:
         self._fitted_to = self._observations
         own = [standing.observed for standing in self.trials.values() if standing.observed]
         trials = sorted(own, key=len, reverse=True) + self._as_here(own)
-        if _tell(trials):
+        if _tell(trials) and not self._below_zero:
             self._forecaster = Forecaster.fit(trials[:MOST_TRIALS])
             self.again()
 
@@ -328,7 +342,7 @@ class Standings:
         while waiting and not self._waits(waiting[0][-1], rung):
             heapq.heappop(waiting)
         if rung == 0 and self._from_the_middle:
-            there = [entry for entry in waiting if self._waits(entry[-1], 0)]
+            there = {entry for entry in waiting if self._waits(entry[-1], 0)}
             return sorted(there)[len(there) // 2][-1] if there else None
         return waiting[0][-1] if waiting and (past_best or not waiting[0][0]) else None
 
@@ -434,8 +448,8 @@ class Standings:
         (loss, doubt), favour = forecast, self._favour(trial)
         unsure = min(doubt, LEVEL)
         unlikely = unsure * -math.log(max(favour.promise, LEAST_PROMISE))
-        if self.trials[trial].progress.tokens < favour.begins < tokens:
-            unlikely += (LEVEL - unsure) * -math.log(max(favour.late, LEAST_PROMISE))
+        late = (LEVEL - unsure) * -math.log(max(favour.late, LEAST_PROMISE))
+        unlikely += favour.to_come(self.trials[trial].progress.tokens, tokens) * late
         return loss * math.exp(self._rules.doubt * doubt + unlikely)
 
     def _entry(self, trial: str) -> Entry:

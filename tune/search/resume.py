@@ -245,7 +245,7 @@ def note_cap(journal: Journal, seconds: float) -> None:
 def replay(state: State, journal: Journal) -> None:
     """Tell a new state all that the journal says happened."""
     anew = {row["trial"] for row in journal.rows("SELECT trial FROM decisions WHERE action = ?", CONFIRM)}
-    for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
+    for row in journal.rows("SELECT * FROM trials ORDER BY LENGTH(trial), trial"):
         if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in state.families:
             raise ValueError(f"no trial is named {row['trial']!r}")
         record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))

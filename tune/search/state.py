@@ -194,7 +194,7 @@ class State:
             family.policy.finished(trial, seconds)
         elif report.ended == "returned" and valid is not None:
             del self.cut_short[trial]
-            trained = report.steps > run.steps_before
+            trained = run.charged.get("steps", 0.0) > 0  # of its steps before the lease the journal does not tell
             if assignment.rung is not None and trained:
                 family.reached(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
             family.policy.returned(trial, trained=trained)

@@ -265,11 +265,13 @@ def prior(
         aspect = math.log(float(config["d_model"]) / float(config["layers"]) / ASPECT) / ASPECT_SPREAD
         suited = min(HEAD_WIDTH, float(config["d_model"]) / FEWEST_HEADS)
         width = math.log(float(config["d_model"]) / float(config["heads"]) / suited) / HEAD_WIDTH_SPREAD
-        late = math.exp(-(((float(config["dropout"]) - dropout_at_best(config)) / dropout_spread) ** 2) / 2)
+        best = dropout_at_best(config)
+        dropout, none = (((rate - best) / dropout_spread) ** 2 / 2 for rate in (float(config["dropout"]), 0.0))
         precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
         recipe = sum((_apart(float(config[name]), float(default[name])) / RECIPE_SPREAD) ** 2 for name in freed)
-        rest = precision * math.exp(-(size**2 + aspect**2 + width**2 + recipe) / 2)
-        return Favour(promise=rest * late, late=late, begins=begins if config["dropout"] else 0.0)
+        promise = precision * math.exp(-(size**2 + aspect**2 + width**2 + recipe) / 2 - dropout)
+        late = min(1.0, math.exp(none - dropout))
+        return Favour(promise=promise, late=late, begins=begins if config["dropout"] else 0.0)
 
     return favour
 

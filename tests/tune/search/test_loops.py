@@ -111,6 +111,17 @@ def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> 
     check(again, 300.0)
 
 
+def test_a_loop_that_returns_at_once_after_a_kill_trained_nothing_then_and_at_the_next_resume(tmp_path: Path) -> None:
+    search = Loops(tmp_path / "study", cap=300.0, slots=1, gap=0.5)
+    search.run(2)
+    search.begin()
+    again = Loops(tmp_path / "study", cap=300.0, slots=1, gap=0.5)
+    again.at_once = True
+    again.run(1)
+    assert [row["trial"] for row in again.rows("SELECT trial FROM reports WHERE ended = 'returned'")] == ["t003"]
+    assert not Loops(tmp_path / "study", cap=300.0, slots=1, gap=0.5).told
+
+
 def test_time_that_is_lost_before_a_deadline_is_made_up_by_a_slot_that_was_of_no_use_before(tmp_path: Path) -> None:
     search = Loops(tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0)
     search.run(4)

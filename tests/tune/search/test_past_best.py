@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import STEP, Alone, bare, left, reach
-from tune.search.forecast import FEWEST_TURNED, RUNG_1_LEAST, Progress
+from tune.search.forecast import FEWEST_TURNED, RUNG_1_APART, RUNG_1_LEAST, Favour, Progress, Standings
+from tune.search.ladder import Rules
 from tune.search.simulator import PowerLaw
 from tune.search.successive_halving import PAST_BEST, Finish, HandBack, Promote, Start, SuccessiveHalving
 from tune.winners import last_lines
@@ -119,6 +120,34 @@ def test_new_trials_before_a_rung_that_makes_all_worse_leave_what_is_kept_for_th
     policy = all_made_worse(0)
     seconds = policy.ladder.kept + times * policy.ladder.cost(0)
     assert begins == isinstance(policy.decide(left(seconds, running=1)), Start)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_who_comes_from_the_middle_hangs_on_no_question_that_was_asked_before(asked: bool) -> None:
+    policy = bare(seconds=3000.0, life=200.0, first=10.0)
+    for number in range(12):
+        reach(policy, f"t{number:03d}", 5.0 + 0.01 * number)
+    policy.promoted("t000", 1, 20.0)
+    if asked:
+        policy.standings.first(0)
+    policy.interrupted("t000")
+    for number in range(1, RUNG_1_LEAST - RUNG_1_APART + 1):
+        reach(policy, f"t{number:03d}", 6.0)
+    assert policy.standings.first(0) == "t010"  # of t000, t009, t010 and t011
+
+
+@pytest.mark.parametrize(("times", "past_best"), [(0.7, True), (1.2, False), (1.7, False), (3.0, True)])
+def test_a_rung_that_a_loss_rises_on_as_dropout_begins_makes_no_trial_past_its_best(
+    times: float, past_best: bool
+) -> None:
+    """times: of the tokens that it begins after, those at a rung; at the one before there are half as many."""
+    favour = Favour(begins=100.0)
+    standings = Standings(lambda rung: 0.0, lambda rung, seconds: 4.0, Rules(), favour=lambda trial: favour)
+    for rung, share in enumerate((0.5, 1.0)):
+        standings.depart("t000", rung)
+        progress = Progress(tokens=share * times * 100.0)
+        standings.record("t000", rung, 2.0 + 0.1 * rung, telling=True, progress=progress)
+    assert standings.trials["t000"].past_best == past_best
 
 
 def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_waits_behind_the_others() -> None:

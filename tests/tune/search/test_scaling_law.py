@@ -203,7 +203,21 @@ def led(odd: Favour, better: float) -> str | None:
     return standings.leader()
 
 
-@pytest.mark.parametrize(("begins", "leader"), [(3e6, "likely"), (2e6, "odd"), (9e6, "odd"), (0.0, "odd")])
+@pytest.mark.parametrize(
+    ("begins", "leader"), [(3e6, "likely"), (2e6, "likely"), (1.3e6, "odd"), (7.9e6, "odd"), (9e6, "odd"), (0.0, "odd")]
+)
 def test_dropout_counts_in_full_that_is_to_begin_before_the_end(begins: float, leader: str) -> None:
+    """As much of it as is to come until it was learned to do with."""
     assert led(Favour(promise=0.1, late=0.1, begins=begins), 0.06) == leader
     assert led(Favour(promise=0.1, begins=begins), 0.06) == "odd"
+
+
+def test_a_family_whose_losses_go_below_zero_has_no_law_and_its_lowest_leads() -> None:
+    standings = Standings(lambda rung: 1.0, lambda rung, seconds: 4.0, Rules())
+    losses = {"t001": (0.9, 0.6), "t002": (1.0, 0.7), "t003": (0.5, -0.2), "t004": (-0.1, -0.8)}
+    for rung in (0, 1):
+        for place, (trial, each) in enumerate(losses.items()):
+            standings.depart(trial, rung)
+            progress = Progress(size=1e5 * 2**place, tokens=1e6 * 2**rung, seconds=10.0 * 2**rung)
+            standings.record(trial, rung, each[rung], telling=True, progress=progress)
+    assert standings.outlook(1e5, 1e7) is None and standings.leader() == "t004"
