@@ -298,7 +298,9 @@ def test_what_suggests_hears_of_all_that_reached_a_rung_or_an_end_of_their_own_o
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: hearing)
     assignment = world.taken()
     world.now += 9
-    report = replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, ended=ended, valid=Evaluation(loss=2.0))
+    report = replace(
+        STOPPED, steps=40, step_seconds=STEP_SECONDS, ended=ended, valid=Evaluation(loss=2.0), seconds={"steps": 8.0}
+    )  # fmt: skip
     world.engine.report(assignment.trial, report)
     assert hearing.heard == [(assignment.trial, 0, 2.0)]
 
