@@ -1,7 +1,7 @@
 """Two accounts of one study: the journal's, and the operating system's."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ OFF_SECONDS, OFF_SHARE = 1.0, 0.01
 """How far the two may be apart for one slot: the larger of both."""
 UNSEEN_SECONDS = 20.0
 """A slot on which no process was seen to work was not held for longer than one takes to begin on a busy machine."""
+MOST_PAIRS = 10_000
+"""Of beginnings and ends that are tried, where more slots than processes were there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,28 +58,35 @@ def last_slot(study: Path) -> int:
     return int(rows(study, "SELECT IFNULL(MAX(slot), -1) AS slot FROM slots")[0]["slot"])
 
 
-def compare(study: Path, processes: Iterable[Process], *, after: int = -1, to: int = 1_000_000) -> list[Held]:
-    """The slots in the order in which they were opened; of one run, those `after` a slot and up `to` one.
+def compare(study: Path, processes: Sequence[Process], *, after: int = -1, to: int = 1_000_000) -> list[Held]:
+    """The slots of a study; of one run, those `after` a slot and up `to` one.
 
     An idle process goes to whichever slot's trial comes, and any of them ends where a slot is handed back: beginnings
-    are held against beginnings and ends against ends, each in their order. What the driver decoded of the winners it
+    are held against beginnings and ends against ends, each in their order. More slots than processes had one that
+    nobody saw work, as another was idle before it had begun: as is likeliest. What the driver decoded of the winners it
     did itself: no trial process had that slot.
     """
     query = """
         SELECT opened, IFNULL(closed, opened) AS closed FROM slots
         WHERE slot > ? AND slot <= ? AND slot IN (SELECT slot FROM leases WHERE purpose <> ?) ORDER BY opened, slot"""
-    slots, served = rows(study, query, after, to, DECODING), list(processes)
-    charged = [row["closed"] - row["opened"] for row in slots]
-    seen = [process.served_until - process.serves_from for process in served]
-    if len(slots) == len(served):
-        closed, gone = sorted(row["closed"] for row in slots), sorted(process.served_until for process in served)
-        charged = [end - row["opened"] for end, row in zip(closed, slots, strict=True)]
-        seen = [end - process.serves_from for end, process in zip(gone, served, strict=True)]
-    booting = [process.booting for process in served]
-    return [
-        Held(journal=journal, outside=outside, booting=boot)
-        for journal, outside, boot in itertools.zip_longest(charged, seen, booting, fillvalue=0.0)
-    ]
+    slots = rows(study, query, after, to, DECODING)
+    opened, closed = [row["opened"] for row in slots], sorted(row["closed"] for row in slots)
+    gone = sorted(process.served_until for process in processes)
+    outside = [end - process.serves_from for end, process in zip(gone, processes, strict=True)]
+    booting = [process.booting for process in processes]
+    counted, unseen = min(len(slots), len(processes)), [0.0] * max(0, len(slots) - len(processes))
+
+    def held(first: Sequence[float], last: Sequence[float]) -> list[Held]:
+        """Those that processes had began and ended at these moments, the others at the rest."""
+        starts = [*first, *(each for each in opened if each not in first)]
+        ends = [*last, *(each for each in closed if each not in last)]
+        journal = [end - start for start, end in zip(starts, ends, strict=True)]
+        every = itertools.zip_longest(journal, outside + unseen, booting + unseen, fillvalue=0.0)
+        return [Held(journal=mine, outside=theirs, booting=boot) for mine, theirs, boot in every]
+
+    pairs = itertools.product(itertools.combinations(opened, counted), itertools.combinations(closed, counted))
+    found = itertools.starmap(held, itertools.islice(pairs, MOST_PAIRS))
+    return min(found, key=lambda each: max((abs(slot.off) for slot in each if slot.outside), default=0.0))
 
 
 def spent(study: Path) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model.training.checkpoint import BEFORE_DECAY, STATE
-from tests.soak.accounts import OFF_SECONDS, OFF_SHARE, adds_up, compare, number, rows, spent, taken_up
+from tests.soak.accounts import OFF_SECONDS, OFF_SHARE, UNSEEN_SECONDS, adds_up, compare, number, rows, spent, taken_up
 from tests.soak.observer import Process
 from tests.soak.search import Bench, Row, Search
 from tune.errors import ROOT
@@ -53,6 +53,7 @@ def cap_held(bench: Bench) -> Iterator[Row]:
         each
         for each in found
         if abs(each["off a slot"]) <= max(OFF_SECONDS, OFF_SHARE * each["spent"] / max(1, each["slots"]))
+        and each["unseen"] <= UNSEEN_SECONDS
     ]
     yield Row(
         what="true account",
@@ -80,7 +81,8 @@ def _search(bench: Bench, cap: int, slots: int, every: int, seed: int) -> dict[s
         "in steps": number(study, "SELECT TOTAL(seconds) FROM charges WHERE what = 'steps'"),
         "wall seconds": (search.ended or 0.0) - search.begun,
         "CPU seconds after the cap": sum(process.cpu_after(moment) for process in processes),
-        "slots": len(held), "off a slot": max((slot.off for slot in held), key=abs, default=0.0),
+        "slots": len(held), "off a slot": max((slot.off for slot in held if slot.outside), key=abs, default=0.0),
+        "unseen": max((slot.journal for slot in held if not slot.outside), default=0.0),
     }  # fmt: skip
 
 

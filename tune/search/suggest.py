@@ -60,9 +60,10 @@ class Suggester:
 
     search: "random": each that is left is equally likely; "prior": the default one, then the most promising of all;
     "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
-    is known of it, in (0, 1]; outlook: what it is expected to have at its end, as soon as the trials tell; first: what
-    earlier studies found, in the place of the default one; asked: what is tried before all of that; alike: dimensions
-    in which trials are one training at first: of these one is promising as long as there are others.
+    is known of it; outlook: what it is expected to have at its end, as soon as the trials tell; first: what earlier
+    studies found, in the place of the default one; asked: what is tried before all of that; alike: dimensions in which
+    trials are one training at first: of these one is promising as long as there are others, and it is the most
+    promising of them that stands for the default one.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Suggester:
         self._alike = alike
         self._space, self._prior, self._outlook, self._search = space, prior, outlook or Outlook(), search
         self._asked = list(asked)
-        self._first = [config for config in first if space.contains(config)] or [space.default()]
+        self._first = [config for config in first if space.contains(config)] or [self._best_of(space.default())]
         self._whole_space = space.whole
         self._seed = seed
         self._given: dict[str, Config] = {}
@@ -157,6 +158,12 @@ class Suggester:
     def _apart(self, config: Config) -> frozenset[tuple[str, Value]]:
         """What sets it apart from the first step on."""
         return _key({name: value for name, value in config.items() if name not in self._alike})
+
+    def _best_of(self, config: Config) -> Config:
+        """Of those that are one training with it at first, the most promising; among equals it itself."""
+        others = [config | {name: value} for name in self._alike for value in self._space.dimensions.get(name, ())]
+        there = [config, *(other for other in others if self._space.contains(other))]
+        return max(there, key=lambda each: self._prior(each).promise)
 
     def _rng(self) -> random.Random:
         """Of the suggestion to make now: it follows from the seed and how many were made before."""

@@ -81,6 +81,18 @@ def test_until_trials_tell_the_most_promising_of_all_that_are_left_comes_next(se
     assert first == SPACE.default() and [promise(config).promise for config in others] == best[: len(others)]
 
 
+@pytest.mark.parametrize(("fix", "epochs", "dropout"), [({}, 2, 0.0), ({}, 1e3, 0.1), ({"dropout": 0.2}, 2, 0.2)])
+def test_the_default_one_comes_first_with_the_dropout_that_suits_the_cap(
+    fix: dict[str, Any], epochs: float, dropout: float
+) -> None:
+    """As long as it is one training with any: none where the text is seen twice."""
+    space = Space(family="nanogpt", precisions=("fp32",), fix=fix)
+    promise = prior(space.default(), family="nanogpt", weights=6e5, tokens=epochs * 1e6, text_tokens=1e6)
+    for alike, first in (((), space.default()["dropout"]), (("dropout",), dropout)):
+        (config,) = given(suggester(space, prior=promise, alike=alike), 1)
+        assert config == space.default() | {"dropout": first}
+
+
 def test_trials_tell_of_trainings_that_are_apart_so_that_none_is_lost_among_siblings() -> None:
     space = Space(family="nanogpt", precisions=("fp32",), fix={"heads": 4})
     wide = Outlook(
