@@ -99,9 +99,10 @@ def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
     made: list[Table] = []
     for rows in measured:
         kept += rows
-        made += tables(rows)
+        of_kernel = list(tables(rows))
+        made += of_kernel
         if not (settings.json or settings.form):
-            for table in tables(rows):
+            for table in of_kernel:
                 show(table)
     compared = any(of_the_report(row) != NOTHING for row in kept)
     found = against_itself("kernels") if compared else []

@@ -31,9 +31,8 @@ from model.data.dataset import OwnData, PairData, TextData
 from model.data.resident import Inputs
 from model.nn.loss import sums, training_loss
 from tune.errors import UserError
+from tune.recipe import FLOPS_PER_WEIGHT
 
-FLOPS_PER_WEIGHT = 6
-"""Of training, for each token: what is known of a model of which nothing is known."""
 WRITTEN = ("space", "build", "batches", "loss")
 
 
