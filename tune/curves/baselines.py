@@ -91,7 +91,7 @@ class Baseline:
         if goes_on:
             self.going[trial] = None
 
-    def finished(self, trial: str, training: float = 0.0) -> None:
+    def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
         """A trial came to its end."""
         self._rests(trial, "finished")
         self.complete(trial)

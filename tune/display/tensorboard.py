@@ -34,7 +34,7 @@ from torch.utils.tensorboard.summary import custom_scalars
 from model.training.evaluation import Score
 from tune.display.standings import own_table, picture, table
 from tune.reports import Metric, Report, to_row
-from tune.search.engine import Engine, Listener
+from tune.search.engine import GIVE_UP, Engine, Listener
 from tune.search_space import Dimensions, label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, Stopwatch
@@ -196,7 +196,9 @@ class TrialRun:
     def decided(self, action: str, reason: str, now: float) -> None:
         """A decision about the trial at `now`, on the study's clock."""
         ended = number_of(reason) if action == "stop" else 0
-        values = scalar(ENDED, ended), scalar(DEVICE_SECONDS, self._device_seconds(now))
+        values = [scalar(DEVICE_SECONDS, self._device_seconds(now))]
+        if action != GIVE_UP:  # which changes nothing about the trial
+            values.append(scalar(ENDED, ended))
         said = text_pb("decisions", f"**{action}**: {reason}").value
         self._file.add(*values, *said, step=self._tokens)
         if ended:

@@ -19,6 +19,9 @@ from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 
+GIVE_UP = "give up"
+"""On a family, whose trials all fail alike; of the one that failed last."""
+
 
 class Listener:
     """Hears of every decision and report, after it was written down: the terminal, TensorBoard, a user's callback.
@@ -471,7 +474,7 @@ class Engine:
         self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
         self._decide(trial, "stop", reason)
         if went_on and policy.hopeless:
-            self._decide(trial, "give up", f"{HOPELESS}: no other of {self.trials[trial].family} is started")
+            self._decide(trial, GIVE_UP, f"{HOPELESS}: no other of {self.trials[trial].family} is started")
 
     def _settle(self, trial: str, state: str, reason: str | None) -> None:
         self.accounting.journal.update("trials", trial, {"state": state, "reason": reason})

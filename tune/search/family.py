@@ -177,8 +177,9 @@ class Policy(Protocol):
     ) -> None:
         """A trial reached a rung, with so much behind it; telling: its drop over the last one tells how it goes on."""
 
-    def finished(self, trial: str, training: float = 0.0) -> None:
-        """A trial is at its end, after so many seconds of training."""
+    def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
+        """A trial is at its end, after so many seconds of training; beside: what its last segment took that was none,
+        on a slot that was there."""
 
     def turned(self, trial: str, loss: float, training: float) -> None:
         """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,

@@ -191,7 +191,8 @@ class State:
             family.reached(trial, assignment.rung or 0, valid.loss, progress)
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
-            family.policy.finished(trial, seconds)
+            beside = sum(amount for what, amount in run.charged.items() if what not in ("start", "steps"))
+            family.policy.finished(trial, seconds, beside)
         elif report.ended == "returned" and valid is not None:
             del self.cut_short[trial]
             trained = run.charged.get("steps", 0.0) > 0  # of its steps before the lease the journal does not tell

@@ -141,6 +141,8 @@ class SuccessiveHalving:
         self._finisher: str | None = None
         self._ends: dict[str, float] = {}
         """Training of trials that had their decay, in seconds of their lives."""
+        self._beside: dict[str, float] = {}
+        """What their last segments took beside the training."""
         self._begin: Mapping[str, float] = {}
         """The training that these go on from, where they may."""
         self._errors: Counter[str] = Counter()
@@ -216,9 +218,11 @@ class SuccessiveHalving:
         self.standings.pause(trial)
         self._release(trial)
 
-    def finished(self, trial: str, training: float = 0.0) -> None:
-        """A trial is at its end, after so many seconds of training."""
+    def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
+        """A trial is at its end, after so many seconds of training; beside: what its last segment took that was none,
+        on a slot that was there."""
         self._ends[trial], self._heard = training, True
+        self._beside[trial] = beside
         self.standings.close(trial, "finished")
         if math.isfinite(self.ladder.life):
             self._release(trial)
@@ -406,7 +410,7 @@ class SuccessiveHalving:
         """The last segment of a trial that leads, in up to so many seconds, if it is to have `least` or more, and to be
         trained for longer than before, where it had one already."""
         behind = self._to_catch_up(trial)
-        if behind and (short := behind + self.ladder.overhead - seconds) >= 0:
+        if behind and (short := behind + max(self.ladder.overhead, self._beside[trial]) - seconds) >= 0:
             more = duration_text(math.ceil(short + 1 + self._frame.start_up))
             takes = f"a deadline {more} later" if by_deadline else f"{more} more of a slot"
             return HandBack(f"{seconds:.0f} s are left: from before its decay {trial} {NO_LONGER}; it takes {takes}")

@@ -24,6 +24,7 @@ from tests.tune.search.world import MFU, World
 from tune.display.standings import levels, picture, table
 from tune.display.tensorboard import METRICS, REASONS, TrialRun, begun_row
 from tune.reports import Evaluation, Report, journal_row
+from tune.search.engine import GIVE_UP
 from tune.search_context import overhead_noted
 from tune.search_space import DIMENSIONS, FREED, freed
 from tune.store.journal import Journal
@@ -48,6 +49,21 @@ def finished(folder: Path, **about: Any) -> World:
 def over(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A search that is over."""
     return finished(tmp_path_factory.mktemp("study"), pictures=True)
+
+
+def test_of_a_trial_that_failed_nothing_later_says_that_it_may_go_on(tmp_path: Path) -> None:
+    """That its family is given up on is said of it too."""
+    world, board = watched(tmp_path)
+    failed = [world.taken().trial for _ in range(2)]
+    for trial in failed:
+        world.engine.raised(trial, "error: alike")
+    while world.engine.next() is not None:
+        (trial,) = world.engine.running
+        world.engine.raised(trial, "error: alike")
+    board.closed(world.engine)
+    assert world.total(f"SELECT COUNT(*) FROM decisions WHERE action = '{GIVE_UP}'")
+    for trial, _, run in trial_runs(tmp_path):
+        assert read(run).Scalars("7 trial/ended")[-1].value == REASONS["error"], trial
 
 
 def led(folder: Path) -> list[float]:

@@ -13,7 +13,7 @@ from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
 from tune.search.forecast import Progress
 from tune.search.ladder import WALLS, Frame, Rules
-from tune.search.successive_halving import LEADERS, Finish, HandBack, Promote, Start, Wait
+from tune.search.successive_halving import ENOUGH, LEADERS, NO_LONGER, Finish, HandBack, Promote, Start, Wait
 from tune.store.heartbeat import GRACE_SECONDS
 
 SCENARIOS: list[dict[str, Any]] = [
@@ -373,6 +373,20 @@ def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() ->
     assert policy.trials[finished].state == "paused"
     assert [policy.rung_seconds(rung) for rung in range(5)] == rungs
     assert not isinstance(policy.decide(left(600.0)), HandBack | Wait)
+
+
+@pytest.mark.parametrize(("beside", "goes_on"), [(0.0, True), (30.0, False)])
+def test_a_winner_goes_on_only_where_it_is_trained_for_longer_whatever_its_end_takes_beside(
+    beside: float, goes_on: bool
+) -> None:
+    """As the last one took: to measure the whole splits, above all."""
+    policy = bare(more=False)
+    reach(policy, "a", 2.0)
+    policy.finishing("a")
+    policy.finished("a", 100.0, beside)
+    policy.refit(policy.refitted(1200.0))
+    move = policy.decide(left(ENOUGH * 100.0 + OVERHEAD + 20.0))
+    assert isinstance(move, HandBack) is not goes_on and (goes_on or NO_LONGER in move.reason)
 
 
 def test_a_life_of_which_trials_told_stays_under_another_cap() -> None:
