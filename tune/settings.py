@@ -300,7 +300,8 @@ class Settings(SearchFlags):
         if spent is None:
             return None
         used, cap = duration_text(round(spent, 1)), duration_text(self.budget)
-        also = f"a larger --budget goes on, and {called('analysis/rank.py')} {self.resume} ranks what was found"
+        later = " or a later --deadline" if self.deadline else ""
+        also = f"a larger --budget{later} goes on, and {called('analysis/rank.py')} {self.resume} ranks what was found"
         return f"{self.resume}: it is over: spent {used} of {cap}; {also}"
 
     def make_folder(self) -> Path:

@@ -452,7 +452,7 @@ class Engine:
             self._close(run, "lost", hand_back=True)
             if not blameless:
                 record.deaths += 1
-                then = "again" if record.deaths > DEATHS_ALLOWED else "once, so it goes on from its checkpoint"
+                then = "again" if record.deaths > DEATHS_ALLOWED else "once, so it goes on from where it last saved"
                 self._decide(trial, "died", then, run.assignment.rung)
             if record.deaths > DEATHS_ALLOWED:
                 self.end(trial, reason)
