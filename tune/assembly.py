@@ -22,7 +22,7 @@ from tune.search.listed import listed_family
 from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
-from tune.search.suggest import Suggester, prior
+from tune.search.suggest import Suggester, prior_of
 from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, within
 from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
@@ -133,10 +133,7 @@ def make_family(
     policy.standings.learn(learned.trials)
     suggestions = Suggester(
         space, seed=settings.seed, search=settings.search,
-        prior=prior(
-            space.default(), family=name, weights=recipe.weights, tokens=recipe.tokens,
-            text_tokens=(text := context.data[name].training_tokens), begins=recipe.dropout_after * text,
-        ),
+        prior=prior_of(recipe, space.default(), name, context.data[name].training_tokens),
         outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.standings.addition),
         first=learned.first, asked=first_configs(settings, space),
         alike=("dropout",) if recipe.dropout_after else (),

@@ -23,7 +23,7 @@ from tune.search.other_caps import Conditions, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
-from tune.search.suggest import prior
+from tune.search.suggest import prior_of
 from tune.search_context import SHORTEST_RUNG_SECONDS, kept
 from tune.search_space import FREED, PRECISIONS, label
 from tune.settings import Settings
@@ -137,10 +137,8 @@ def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal)
     known = native if isinstance(native, Sequence) else PRECISIONS
     space = settings.space_of(family, tuple(name for name in PRECISIONS if name in known))
     text = float(str(named(named(facts["corpora"])[family])["training_tokens"]))
-    promise = prior(
-        space.default() | {name: recipe.config[name] for name in FREED if name in settings.vary}, family=family,
-        weights=recipe.weights, tokens=recipe.tokens, text_tokens=text, begins=recipe.dropout_after * text,
-    )  # fmt: skip
+    default = space.default() | {name: recipe.config[name] for name in FREED if name in settings.vary}
+    promise = prior_of(recipe, default, family, text)
     return lambda trial: promise(configs[trial])
 
 

@@ -11,7 +11,7 @@ import optuna
 
 from tune.errors import UserError
 from tune.own_space import OwnSpace
-from tune.recipe import SMALL_TEXT_TOKENS, life_share
+from tune.recipe import SMALL_TEXT_TOKENS, Recipe, life_share
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import ASPECT, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
@@ -281,6 +281,14 @@ def prior(
         return Favour(promise=promise, late=late, begins=begins if config["dropout"] else 0.0)
 
     return favour
+
+
+def prior_of(recipe: Recipe, default: Config, family: str, text_tokens: float) -> Callable[[Config], Favour]:
+    """That of a search by this recipe."""
+    return prior(
+        default, family=family, weights=recipe.weights, tokens=recipe.tokens, text_tokens=text_tokens,
+        begins=recipe.dropout_after * text_tokens,
+    )  # fmt: skip
 
 
 def _apart(value: float, own: float) -> float:
