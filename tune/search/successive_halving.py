@@ -149,6 +149,10 @@ class SuccessiveHalving:
         self._errors_before: Counter[str] = Counter()
         self._heard = False
         """Whether a trial reached a rung or its end in this run, before which there were some errors."""
+        self._cut_short: dict[str, None] = {}
+        """Trials that wait and reached no rung, in their order."""
+        self._refitted = False
+        """Whether the quotas of its rungs are of another cap than the one by which some were used."""
         self._returned: list[str] = []
         """Trials that ended by themselves."""
 
@@ -186,6 +190,7 @@ class SuccessiveHalving:
     def promoted(self, trial: str, rung: int, seconds: float) -> None:
         """A trial is on its way to a rung, for so many seconds of a slot; to tell it again changes nothing."""
         if self.standings.depart(trial, rung):
+            self._cut_short.pop(trial, None)
             self.trials[trial].price = seconds
             self._use(rung, seconds)
 
@@ -215,6 +220,8 @@ class SuccessiveHalving:
         standing = self.trials[trial]
         if standing.goal is not None:
             self._use(standing.goal, -standing.price)
+        if standing.goal == 0:
+            self._cut_short[trial] = None
         self.standings.pause(trial)
         self._release(trial)
 
@@ -270,7 +277,7 @@ class SuccessiveHalving:
 
         A trial at its end may go on, from before its decay.
         """
-        self.ladder, self._finisher = ladder, None
+        self.ladder, self._finisher, self._refitted = ladder, None, True
         self._use(ladder.top, 0.0)
         for trial, standing in self.trials.items():
             if standing.state == "finished" and trial not in self.standings.turned and trial not in self._returned:
@@ -307,8 +314,8 @@ class SuccessiveHalving:
             if room <= 0:
                 continue
             if rung == 0:
-                if self._affords_another(free):
-                    return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
+                if another := self._another(free, f"of {quota:.0f} s for rung 0, {used:.0f} are used"):
+                    return another
                 continue
             trial, flying = self.standings.first(rung - 1), self.standings.flying[rung - 1]
             if trial is not None and self._rather_new(rung):
@@ -316,7 +323,7 @@ class SuccessiveHalving:
                 continue
             places = math.ceil(room / (self.ladder.cost(rung) if trial is None else self._price(trial, rung)))
             if trial is not None and places > flying:
-                if self._price(trial, rung) <= free:
+                if self._price(trial, rung) <= self._free(left, trial):
                     return Promote(trial, rung, self._place(trial))
             elif flying and anew is None:
                 if left.running < places:
@@ -337,7 +344,7 @@ class SuccessiveHalving:
                 continue
             if self._price(trial, rung) <= seconds:
                 return Promote(trial, rung, f"{self._place(trial)}; the leaders have their slots")
-        return Start("the leaders have their slots") if self._affords_another(seconds) else None
+        return self._another(seconds, "the leaders have their slots")
 
     def _lead(self, left: Left) -> Move:
         """Nothing is left to explore: the leader goes on, or beside trials that run the best of those that wait."""
@@ -351,11 +358,12 @@ class SuccessiveHalving:
             trial = next((each for each in waiting if self.standings.may_gain(each, seconds)), None)
             if trial is None and not self.standings.may_gain(None, seconds):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
-        if trial is None and self._affords_another(room if beside or risen else seconds):
-            return Start("no trial waits that could go on")
+        can_pay = room if beside or risen else seconds
+        if trial is None and (another := self._another(can_pay, "no trial waits that could go on")):
+            return another
         rather_new = trial is not None and self.trials[trial].rung == 0 and not self.past_best
-        if rather_new and (start := self._new_before_rung_1(room)):
-            return start
+        if rather_new and (another := self._new_before_rung_1(room)):
+            return another
         trial = trial or risen
         least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
         if beside and trial is not None and math.isinf(self.ladder.life):
@@ -425,9 +433,15 @@ class SuccessiveHalving:
             return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
         return Finish(trial, price, f"leads, and gets {price:.0f} s of {seconds:.0f}: then {TOO_LITTLE}", end)
 
-    def _free(self, left: Left) -> float:
-        """Seconds of a slot that rungs may use: what is kept for a last segment is not for them."""
-        return min(left.seconds, left.wall) - self.ladder.last
+    def _free(self, left: Left, trial: str | None = None) -> float:
+        """Seconds of a slot that a trial (None: any) may use on its way to a rung: what is kept for a last segment is
+        not for it, nor, where the cap is another than at first, what the leader needs to come to an end of its own."""
+        kept = self.ladder.last
+        if self._refitted and math.isfinite(self.ladder.life):
+            leader = self.standings.leader()
+            if leader is not None and leader != trial:
+                kept = min(self.ladder.kept, self._price(leader, self.ladder.top))
+        return min(left.seconds, left.wall) - kept
 
     def _money_lies_idle(self, left: Left) -> bool:
         """Before a deadline: the trials that climb cannot spend what is left. A last segment has its part already."""
@@ -437,17 +451,21 @@ class SuccessiveHalving:
             and left.seconds + left.reserved > self.standings.flying.total() * left.wall
         )
 
-    def _new_before_rung_1(self, seconds: float) -> Start | None:
-        """A new trial, where enough went to rung 1 and so many seconds pay for it."""
-        begins = self._rather_new(1) and self._affords_another(seconds)
-        return Start("rung 1 made most that reached it worse") if begins else None
+    def _new_before_rung_1(self, seconds: float) -> Start | Promote | None:
+        """Another trial, where enough went to rung 1 and so many seconds pay for it."""
+        return self._another(seconds, "rung 1 made most that reached it worse") if self._rather_new(1) else None
 
     def _rather_new(self, rung: int) -> bool:
         """Whether a new trial is worth more than one on its way to this rung."""
         return rung == 1 and self.more and self.standings.enough_at_rung_1()
 
-    def _affords_another(self, seconds: float) -> bool:
-        return self.more and self._price(None, 0) <= seconds
+    def _another(self, seconds: float, reason: str) -> Start | Promote | None:
+        """Another trial on its way to rung 0, if so many seconds pay for it: one that was cut short there, else a new
+        one."""
+        begun = next((trial for trial in self._cut_short if self._price(trial, 0) <= seconds), None)
+        if begun is not None:
+            return Promote(begun, 0, f"was cut short before rung 0; {reason}")
+        return Start(reason) if self.more and self._price(None, 0) <= seconds else None
 
     def _place(self, trial: str) -> str:
         standing = self.trials[trial]

@@ -314,6 +314,16 @@ def test_an_interrupted_segment_costs_its_rung_nothing_and_can_be_had_again() ->
     assert moves == [moves[0]] * 50
 
 
+def test_who_was_cut_short_before_rung_0_goes_on_before_a_new_one_begins() -> None:
+    policy = bare()
+    policy.promoted("a", 0, policy.ladder.cost(0))
+    policy.interrupted("a")
+    move = policy.decide(left())
+    assert isinstance(move, Promote) and (move.trial, move.rung) == ("a", 0)
+    reach(policy, "a", 2.0)
+    assert isinstance(policy.decide(left()), Start)
+
+
 def test_a_last_segment_that_was_interrupted_leaves_all_as_it_was_before() -> None:
     policy = bare(slots=2)
     reach(policy, "a", 2.0)
@@ -393,6 +403,19 @@ def test_a_life_of_which_trials_told_stays_under_another_cap() -> None:
     policy = bare()
     policy.known(100.0, 0.5)
     assert policy.ladder.life == policy.refitted(1200.0).life == 100.0
+
+
+@pytest.mark.parametrize("spare", [0.5, 2.0])
+def test_under_a_larger_cap_none_has_what_the_leader_needs_to_an_end_of_its_own(spare: float) -> None:
+    """spare: beside that, in rungs 0."""
+    policy = bare(life=100.0)
+    reach(policy, "a", 3.0, 2.5, 2.0)
+    policy.refit(policy.refitted(6000.0))
+    top, rung_0 = policy.ladder.top, policy.ladder.cost(0)
+    needed = 100.0 - policy.rung_seconds(2) + OVERHEAD
+    move = policy.decide(left(needed + spare * rung_0))
+    assert isinstance(move, Start) if spare > 1 else (isinstance(move, Promote) and move.trial == "a")
+    assert isinstance(policy.decide(left(needed)), Promote) and policy.trials["a"].rung < top
 
 
 def test_what_ended_by_itself_stays_at_its_end_under_a_larger_cap() -> None:
