@@ -270,7 +270,8 @@ def command(study: Study) -> str:
     of, settings = study.facts.get("experiment"), study.facts.get("settings", {})
     if of:
         return shlex.join([*shlex.split(called("tune/experiment.py")), str(of), *typed_again(settings)])
-    return shlex.join([*shlex.split(called("tune/run.py")), *flag_words(settings)])
+    own = {name: value for name, value in settings.items() if not study.measure.own or name != "families"}
+    return shlex.join([*shlex.split(called("tune/run.py")), *flag_words(own)])
 
 
 def ran_on(study: Study) -> dict[str, str]:

@@ -51,7 +51,7 @@ from tune.search.memory_model import Memory, first_overhead
 from tune.search_space import PER_LAYER, SPACES, WIDER, Dimensions, Space, Value, freed, layer_weights, merged, wider
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices, launches
-from tune.store.journal import Journal, Stopwatch
+from tune.store.journal import STUDY, Journal, Stopwatch, study_facts
 from tune.units import at_most_text, bytes_text, duration_text
 
 SHORTEST_RUNG_SECONDS = 4.0
@@ -314,7 +314,7 @@ def rounded(prices: StepPrices, seconds: float) -> StepPrices:
 def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dict[str, Learned]]:
     """The recipes of a study that goes on, and what it learned from others when it began. UserError: there are none,
     or they are damaged."""
-    stored = json.loads((study / "study.json").read_text(encoding="utf-8"))
+    stored: Any = study_facts(study)
     learned = stored.get("learned") or {}
     if not isinstance(stored.get("recipes"), dict):
         raise invalid("resume", f"'{study}' has a damaged study.json, without recipes: name another study")
@@ -448,7 +448,7 @@ def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **m
 
 def write_facts(facts: Mapping[str, Any], folder: Path) -> None:
     """For people, and for --resume: study.json, whole or not at all."""
-    write_whole(folder / "study.json", json.dumps(facts, indent=1))
+    write_whole(folder / STUDY, json.dumps(facts, indent=1))
 
 
 def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:

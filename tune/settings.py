@@ -2,7 +2,6 @@
 standard library only.
 """
 
-import json
 import math
 import re
 import shlex
@@ -33,7 +32,7 @@ from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, in_place_of, made_space
 from tune.recipe import parse_set
 from tune.search_flags import SearchFlags, train_text
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Dimension, Space, check_range, fix_text
-from tune.store.journal import spent_at_its_end
+from tune.store.journal import spent_at_its_end, study_facts
 from tune.store.mirror import bring_back
 from tune.units import DURATIONS, NUMBER, bytes_text, duration_text
 from tune.units import SIZES as MEMORY_FORMS
@@ -414,9 +413,8 @@ class Settings(SearchFlags):
             else:
                 bring_back(mirror, folder)
         try:
-            study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-            whole = isinstance(study, dict)
-            stored, is_of = (study.get("settings"), study.get("experiment")) if whole else (None, experiment)
+            study = study_facts(folder)
+            stored, is_of = study.get("settings"), study.get("experiment", None if "settings" in study else experiment)
             again = {"load": loaded, "train": changes.get("train")}
             settings = cls.from_stored(stored, resume=folder, out=folder, **again) if is_of == experiment else None
         except OSError as error:

@@ -190,7 +190,8 @@ def curves(results: Results, family: str) -> Picture:
     plot.set(xlabel="steps" if measure.own else "training time of the trial", ylabel=measure.label)
     _lines(plot, shown, along, value)
     stopped, broken = ends[(ends["state"] == "stopped") & ~ends["failed"]], ends[ends["failed"]]
-    plot.scatter(stopped[along], stopped[value], marker="x", s=22, c=BLACK, lw=1, label="stopped")
+    if len(stopped):
+        plot.scatter(stopped[along], stopped[value], marker="x", s=22, c=BLACK, lw=1, label="stopped")
     if len(broken):
         plot.scatter(broken[along], broken[value], marker="^", s=34, c=VERMILION, label="failed")
     first = results.reached[(results.reached["family"] == family) & (results.reached["place"] == 1)]

@@ -240,6 +240,17 @@ def test_a_damaged_study_is_refused_in_one_line(study):
             parse("--resume runs/x")
 
 
+@pytest.mark.parametrize("damaged", [None, "", "[", "[]"])
+def test_where_its_study_json_is_damaged_or_gone_a_study_is_what_its_journal_says(study, damaged):
+    whole = parse("--resume runs/x --budget 2h")
+    with Journal(study, new=True) as journal:
+        journal.note(**json.loads((study / "study.json").read_text()))
+    (study / "study.json").unlink()
+    if damaged is not None:
+        (study / "study.json").write_text(damaged)
+    assert parse("--resume runs/x --budget 2h") == whole
+
+
 DOCUMENTED = {"8h": 28_800, "90m": 5_400, "45s": 45, "1h30m": 5_400, "1.5h": 5_400, ".5m": 30}
 NOT_A_TIME = ("", "h", "-1h", "1h1h", "30m1h", "1e3s", "infs", "nanh", "1 h", "8H", "1..5h", "9" * 400 + "h")
 

@@ -184,7 +184,7 @@ class Screen(Listener):
         forced = "lost" in report.seconds
         if forced:
             yield f"ended by force at the end of its lease: no report for {report.seconds['lost']:.1f} s"
-        if not report.lost or report.ended in (None, "diverged"):
+        if not report.lost or report.ended in (None, "diverged", "returned"):
             return
         if forced or report.checkpoint is not None:
             yield f"{report.lost:,} steps since its newest checkpoint are lost, which its loop did not save"

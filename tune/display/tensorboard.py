@@ -34,7 +34,7 @@ from torch.utils.tensorboard.summary import custom_scalars
 from model.training.evaluation import Score
 from tune.display.standings import own_table, picture, table
 from tune.reports import Metric, Report, to_row
-from tune.search.engine import GIVE_UP, Engine, Listener
+from tune.search.engine import GIVE_UP, RETRY, Engine, Listener
 from tune.search_space import Dimensions, label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, Stopwatch
@@ -152,6 +152,7 @@ def _record(tag: str, **data: Any) -> Summary.Value:
     return Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(HParamsPluginData(**data)))
 
 
+MEMORY = "6 speed/memory_bytes"
 SCALARS = {
     "4 valid/loss": "valid_loss",
     "4 valid/loss of the averaged weights": "averaged_loss",
@@ -169,7 +170,7 @@ SCALARS = {
     "6 speed/tokens_per_second": "tokens_per_second",
     "6 speed/step_seconds": "step_seconds",
     "6 speed/mfu": "mfu",
-    "6 speed/memory_bytes": "memory_bytes",
+    MEMORY: "memory_bytes",
     "7 trial/rung": "rung",
     "7 trial/test_perplexity": "test_perplexity",
 }
@@ -212,7 +213,7 @@ class TrialRun:
         values = {tag: float(value) for tag, column in SCALARS.items() if (value := row[column]) is not None}
         values[DEVICE_SECONDS] = self._device_seconds(now)
         if report.numbers is not None:
-            values = {tag: value for tag, value in values.items() if tag != LOSS}
+            values = {tag: value for tag, value in values.items() if tag not in (LOSS, MEMORY)}
             values |= {f"{REPORTED}{name}": value for name, value in report.numbers.items()}
         else:
             values[PARAMETERS] = report.parameters
@@ -297,7 +298,11 @@ class LedgerRun:
     def ended(self, trial: str) -> None:
         """A trial is over: where it was a best so far and failed, another is."""
         if trial in [row["trial"] for row in self._best.values()]:
-            self._best = best_so_far(self._journal)
+            self.rank()
+
+    def rank(self) -> None:
+        """Ask anew who is the best so far."""
+        self._best = best_so_far(self._journal)
 
     def _leads(self, family: str, trial: str, report: Report) -> bool:
         """Whether with a report there is a new best so far; the ranking is asked only where there may be."""
@@ -377,6 +382,8 @@ class TensorBoard(Listener):
                 self._run(engine, trial).decided(action, reason, engine.accounting.clock())
             if trial is not None and action == "stop":
                 self._ledger.ended(trial)
+            if action == RETRY:
+                self._ledger.rank()
             self._ledger.write(engine)
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:

@@ -50,6 +50,8 @@ DRIVER_SLEPT = "its driver slept or was busy"
 HUNG = "hung: no sign of life by the end of its lease"
 GO_ON = "go on"
 """The decision to give a trial another lease for the goal that it had."""
+RETRY = "retry"
+"""The decision to let a trial wait where it was that failed in an earlier run."""
 CONFIRM = "confirm"
 """The decision to train a configuration anew."""
 
@@ -465,6 +467,13 @@ class Engine:
         with self.event():
             self.state.closed(trial, charged)
             self._decide(trial, "pause", "killed")
+
+    def retry(self, trial: str, reason: str) -> None:
+        """A trial that failed waits where it was."""
+        with self.event():
+            self.state.waits(trial)
+            self._settle(trial, "paused", reason)
+            self._decide(trial, RETRY, f"failed before: {reason.partition(': ')[2]}")
 
     def end(self, trial: str, reason: str) -> None:
         """A trial is over for good: diverged, price, memory, error; after the word and a colon, more on it."""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from tune.errors import UserError
 from tune.reports import from_row
-from tune.search.engine import CONFIRM, GO_ON, LEAST_LEASE_SECONDS, Engine
+from tune.search.engine import CONFIRM, DEATHS_ALLOWED, GO_ON, LEAST_LEASE_SECONDS, RETRY, Engine
 from tune.search.family import TrialRecord
 from tune.search.state import Agreed, State, Terms, agreed_in, last_events
 from tune.search_space import seedless
@@ -209,6 +209,11 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
             begin[record.family][trial] = record.steps * (record.step_seconds or 0.0)
     for name, family in engine.families.items():
         family.policy.resumed(begin[name])
+    for row in journal.rows("SELECT trial, reason FROM trials WHERE state = 'failed'"):
+        record = engine.trials[row["trial"]]
+        standing = engine.families[record.family].policy.trials[row["trial"]]
+        if standing.rung >= 0 and record.checkpoint is not None and record.deaths <= DEATHS_ALLOWED:
+            engine.retry(row["trial"], row["reason"])
     return notes
 
 
@@ -283,7 +288,7 @@ def replay(state: State, journal: Journal) -> None:
             state.leased(lease)
         elif action == "died":
             state.trials[trial].deaths += 1
-        elif action == "wait":
+        elif action in ("wait", RETRY):
             state.waits(trial)
         elif action == "stop":
             state.stopped(trial, event["reason"])

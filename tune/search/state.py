@@ -220,8 +220,8 @@ class State:
         return None
 
     def waits(self, trial: str) -> None:
-        """What is left does not pay for a trial that was cut short: it waits where it was before."""
-        del self.cut_short[trial]
+        """A trial waits where it was before: what is left does not pay for the rest of its segment, or it failed."""
+        self.cut_short.pop(trial, None)
         self.families[self.trials[trial].family].policy.interrupted(trial)
 
     def stopped(self, trial: str, reason: str) -> None:

@@ -36,6 +36,7 @@ class Stopwatch:
 
 FILE = "journal.db"
 LOCK = "journal.lock"
+STUDY = "study.json"
 ENERGY = "energy_joules"
 """The fact of what the machine took meanwhile, where its counters can be read."""
 CAP = "cap"
@@ -154,6 +155,22 @@ def named(fact: Fact) -> Mapping[str, Fact]:
 def facts_in(rows: Iterable[Iterable[str]]) -> dict[str, Fact]:
     """The facts of a study, of the rows of FACTS."""
     return {key: json.loads(value) for key, value in rows}
+
+
+def study_facts(folder: Path) -> Mapping[str, Fact]:
+    """What a study is, of its study.json, or of its journal where that file is gone or damaged.
+
+    OSError, ValueError, RecursionError: neither tells.
+    """
+    try:
+        if isinstance(facts := json.loads((folder / STUDY).read_text(encoding="utf-8")), Mapping):
+            return facts
+        raise ValueError("it has no names")
+    except (OSError, ValueError, RecursionError):
+        with suppress(UserError, sqlite3.Error, ValueError), closing(connect(folder, briefly=True)) as journal:
+            if "settings" in (facts := facts_in(journal.execute(FACTS))):
+                return facts
+        raise
 
 
 def connect(folder: Path, *, briefly: bool = False) -> sqlite3.Connection:

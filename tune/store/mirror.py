@@ -5,7 +5,6 @@ names last of a trial is there whole. A sign of life of the driver lies beside i
 the last copy is charged up to there.
 """
 
-import json
 import os
 import shutil
 import sqlite3
@@ -17,12 +16,12 @@ from pathlib import Path
 
 from tune.errors import UserError
 from tune.store.heartbeat import DRIVER, FOLDER, beat
-from tune.store.journal import FILE, LOCK, connect
+from tune.store.journal import FILE, LOCK, STUDY, connect, study_facts
 
 EVERY_SECONDS = 60.0
 MIRRORED = "mirrored"
 """How the sign of life in a copy ends: until then the study may have gone on, whatever its journal says."""
-STUDY, CHECKPOINTS, UNFINISHED = "study.json", "checkpoints", ".unfinished-"
+CHECKPOINTS, UNFINISHED = "checkpoints", ".unfinished-"
 TRIES = 5
 """A checkpoint may go, for a newer one, before it is copied: the journal is looked at again then."""
 LAST_NAMED = """
@@ -169,7 +168,7 @@ def mirrored(
 
 def _created(study: Path) -> object:
     try:
-        return json.loads((study / STUDY).read_text(encoding="utf-8"))["created"]
+        return study_facts(study)["created"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 

@@ -33,6 +33,8 @@ VALUES = {
 """By what trials of one level are ranked, low first; those of a user's loop by its metric."""
 ORDER = "IIF(own, 0, final) DESC, IIF(own OR final, 0, rung) DESC, on_whole DESC, subset DESC"
 """Of levels, the furthest first; of two subsets the larger first."""
+KEPT = "checkpoint IS NULL"
+"""Of what is equally good, first what a checkpoint was kept of."""
 ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
 """Of a trial: it trains the configuration of another one anew. It has a place, but only with all that the others have
 after their decay."""
@@ -80,7 +82,7 @@ in the place of what it had at the rung before. rung: after the decay, the same;
 averaged: what is kept is the average of its weights."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family
-               ORDER BY {ORDER}, {VALUES["perplexity"]}, created, trial, final DESC, rung DESC) AS place
+               ORDER BY {ORDER}, {VALUES["perplexity"]}, {KEPT}, created, trial, final DESC, rung DESC) AS place
     FROM ({LEVELS})"""
 """Levels with their place: the first of those there were at a moment is the best so far."""
 RANKING = f"""
@@ -147,7 +149,7 @@ def in_order(by: By = "perplexity") -> str:
     section = " ".join(f"WHEN '{name}' THEN {number}" for number, name in enumerate(SECTIONS))
     return f"""
         SELECT * FROM ({RANKING})
-        ORDER BY family, CASE section {section} END, {ORDER}, {VALUES[by]}, created, trial"""
+        ORDER BY family, CASE section {section} END, {ORDER}, {VALUES[by]}, {KEPT}, created, trial"""
 
 
 def ranking(journal: Reader, by: By = "perplexity") -> list[sqlite3.Row]:

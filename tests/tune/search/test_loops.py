@@ -136,7 +136,7 @@ def test_time_that_is_lost_before_a_deadline_is_made_up_by_a_slot_that_was_of_no
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_cap(
+def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_cap_nor_any_trial_that_had_saved(
     tmp_path: Path, at_once: bool
 ) -> None:
     """Also where those that go on return at once, as a script does that ends before its loop."""
@@ -148,11 +148,16 @@ def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_c
     assert at_once == any(row["ended"] == "returned" for row in broken.rows("SELECT ended FROM reports"))
     failed = "SELECT COUNT(*) FROM trials WHERE state = 'failed'"
     assert broken.total(failed) == 3 and broken.spent < 350.0
+    saved = {row["trial"] for row in broken.rows("SELECT trial FROM trials WHERE state = 'failed'")}
+    saved = {trial for trial in saved if list((tmp_path / "study" / "checkpoints").glob(f"{trial}/step-*"))}
     mended = Loops(tmp_path / "study", cap=600.0, slots=1, gap=0.5)
-    assert not mended.told
+    assert not mended.told and saved == {
+        row["trial"] for row in mended.rows("SELECT trial FROM decisions WHERE action = 'retry'")
+    }
     mended.run()
     check(mended, 600.0)
-    assert mended.spent > 0.9 * 600.0 and mended.total(failed) == 3
+    assert mended.spent > 0.9 * 600.0 and mended.total(failed) == 3 - len(saved)
+    assert not Loops(tmp_path / "study", cap=600.0, slots=1, gap=0.5).told
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8)])

@@ -91,6 +91,13 @@ def test_of_a_loop_that_is_cut_short_what_it_reported_by_then_counts(study: Writ
     assert best_so_far(study.journal)[LOOP]["trial"] == first["trial"] != other["trial"]
 
 
+def test_of_two_loops_that_are_equally_good_the_one_that_saved_is_first(study: Written) -> None:
+    for trial, checkpoint in (("t1", None), ("t2", "checkpoints/t2/step-9")):
+        study.trial(trial, family=LOOP)
+        study.report(trial, None, valid_loss=0.5, numbers='{"loss": 1}', ended="rung", steps=10, checkpoint=checkpoint)
+    assert ranking(study.journal)[0]["trial"] == best_so_far(study.journal)[LOOP]["trial"] == "t2"
+
+
 def test_what_a_loop_was_cut_short_with_counts_at_the_highest_rung_that_it_had(study: Written) -> None:
     study.trial("t1", family=LOOP)
     for rung, loss in ((0, 0.9), (1, 0.8), (None, 0.7)):
@@ -222,7 +229,7 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
         assert subset_loss(ledger, name) == pytest.approx(best_so_far(world.journal)[name]["subset_loss"])
 
 
-def test_tensorboard_knows_when_what_led_has_diverged(tmp_path: Path) -> None:
+def test_tensorboard_knows_when_what_led_has_failed_and_when_it_is_to_go_on(tmp_path: Path) -> None:
     world, _ = watched(tmp_path, cap=900)
     world.run(30)
     before = best_so_far(world.journal)
@@ -230,11 +237,16 @@ def test_tensorboard_knows_when_what_led_has_diverged(tmp_path: Path) -> None:
     led = {family: row["trial"] for family, row in before.items() if row["trial"] in paused}
     assert led
     for trial in led.values():
-        world.engine.end(trial, "diverged")
+        world.engine.end(trial, "error: mine")
     after, ledger = best_so_far(world.journal), read(tmp_path / "tensorboard" / "ledger")
     for family, trial in led.items():
         assert after[family]["trial"] != trial
         assert subset_loss(ledger, family) == pytest.approx(after[family]["subset_loss"])
+    for trial in led.values():
+        world.engine.retry(trial, "error: mine")
+    ledger = read(tmp_path / "tensorboard" / "ledger")
+    for family in led:
+        assert subset_loss(ledger, family) == pytest.approx(before[family]["subset_loss"])
 
 
 def subset_loss(ledger: EventAccumulator, family: str) -> float:
