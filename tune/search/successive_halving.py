@@ -349,7 +349,6 @@ class SuccessiveHalving:
     def _lead(self, left: Left) -> Move:
         """Nothing is left to explore: the leader goes on, or beside trials that run the best of those that wait."""
         seconds, beside = min(left.seconds, left.wall), left.running > 0
-        room = self._free(left) if self._finisher is None else 0.0
         if shared := self._share(left):
             return shared
         trial, risen = self.standings.leader(), self.standings.leader(past_best=True)
@@ -358,6 +357,7 @@ class SuccessiveHalving:
             trial = next((each for each in waiting if self.standings.may_gain(each, seconds)), None)
             if trial is None and not self.standings.may_gain(None, seconds):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
+        room = self._free(left, trial) if self._finisher is None else 0.0
         can_pay = room if beside or risen else seconds
         if trial is None and (another := self._another(can_pay, "no trial waits that could go on")):
             return another

@@ -418,6 +418,18 @@ def test_under_a_larger_cap_none_has_what_the_leader_needs_to_an_end_of_its_own(
     assert isinstance(policy.decide(left(needed)), Promote) and policy.trials["a"].rung < top
 
 
+def test_under_a_larger_cap_a_leader_with_an_end_of_its_own_climbs_on_where_its_rungs_shares_are_used() -> None:
+    """A last segment would have the other slots handed back."""
+    policy = bare(life=100.0, more=False)
+    reach(policy, "a", 3.0, 2.5)
+    policy.refit(policy.refitted(1200.0))
+    for rung in range(policy.ladder.top + 1):
+        policy.promoted("b", rung, 1200.0)
+    policy.ended("b", "diverged")
+    move = policy.decide(left(100.0))
+    assert isinstance(move, Promote) and (move.trial, move.rung) == ("a", 2)
+
+
 def test_what_ended_by_itself_stays_at_its_end_under_a_larger_cap() -> None:
     policy = bare()
     reach(policy, "a", 2.0)
