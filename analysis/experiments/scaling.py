@@ -76,6 +76,8 @@ def published_speed_ups() -> pd.DataFrame:
 def speed_up(study: Study) -> Picture:
     """Times as fast as one device, over devices. UserError where only one device was measured."""
     table = speed_ups(steps_table(study))
+    if table.empty:
+        raise UserError(f"study: {study.name!r} measured no step on one device; go on with it")
     devices = sorted(table["devices"].unique())
     if len(devices) < 2:
         raise UserError(f"study: {study.name!r} measured one device only; measure more with --devices")

@@ -67,10 +67,12 @@ def methods_scatter(study: Study) -> Picture:
             color = colors[row["way"]]
             plot.scatter(row[name] * factor, row["valid_loss"], marker=markers[row["shape"]], s=30,
                          facecolor="none" if row["checkpointing"] else color, edgecolor=color)  # fmt: skip
+        plot.set_xlabel(unit)
+        if table[name].isna().all():  # no lease paid for counting
+            continue
         ends = bars(table, "valid_loss")
         plot.errorbar(table[name] * factor, table["valid_loss"], ends, fmt="none", ecolor=GREY, lw=1, zorder=0)
         log_axis(plot.xaxis, table[name].dropna() * factor, lambda value: f"{value:g}")
-        plot.set_xlabel(unit)
     plots[0].set_ylabel("validation loss, nats")
     for way, color in colors.items():
         plots[0].scatter([], [], color=color, marker="o", s=30, label=way)

@@ -153,6 +153,12 @@ def test_methods_have_the_shapes_that_were_trained_in_several_ways_and_bars_over
     assert reach == pytest.approx(sorted(drawn.data["high"] - drawn.data["low"])) and reach[-1] > reach[-2] == 0
 
 
+def test_what_no_lease_paid_to_count_has_an_empty_panel(tmp_path: Path) -> None:
+    rows = [row | {"step_bytes": None} for row in methods_rows.method_rows()]
+    seconds, memory = methods_scatter(study_of_trials(tmp_path / "methods", "methods", rows)).figure.axes[:2]
+    assert seconds.get_xscale() == "log" != memory.get_xscale()
+
+
 @pytest.mark.parametrize("draw", [methods_scatter, shapes])
 def test_one_method_is_no_comparison(tmp_path: Path, draw: Any) -> None:
     with pytest.raises(UserError, match="yet; go on with it"):
@@ -285,6 +291,7 @@ def test_each_panel_has_a_line_for_each_shape_and_a_loss_that_diverged_is_nowher
 
 
 ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
+TOGETHER = [each for each in scaling_rows.all_rows() if each["devices"] > 1]
 
 
 @pytest.mark.parametrize(
@@ -295,6 +302,7 @@ ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
         (loading, "loader", [loader_rows.settings()], "has no numbers of workers yet; go on with it"),
         (shapes, "methods", [], "no trial that came to its end yet; go on with it"),
         (speed_up, "scaling", ALONE, "measured one device only; measure more with --devices"),
+        (speed_up, "scaling", TOGETHER, "measured no step on one device; go on with it"),
         (communication, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (main_effects, "ablation", [], "no trial that came to its end yet; go on with it"),
         (width, "transfer", parabola({}), "measured one d_model only; go on with it"),

@@ -25,7 +25,7 @@ from tune.own_space import LOOP
 from tune.recipe import SETTABLE, followed
 from tune.search_space import DIMENSIONS, SPACES, Dimensions, Space, Value, fix_text, label
 from tune.store.journal import FACTS, Journal, connect, facts_in
-from tune.store.queries import TRAINED, best_so_far
+from tune.store.queries import best_so_far
 from tune.table_text import Table
 
 Row = dict[str, Any]
@@ -71,12 +71,13 @@ class Experiment:
 
     points: what is to be measured on these devices, the most important first; work: how; it runs on all devices of a
     point alike; None: the points are a list, each trained whole for its `steps` (lists.py), on what `text` makes of the
-    study's, and the query `ends` gives its rows; line: what a row says, in short; tables: what the rows that there are
-    say together; told: what the work is told of the rows so far, beside what is asked; further: points that follow from
-    the rows of the first, where the cap still pays for them; files: what stands in the study's folder, by name, after
-    each row; families: those it can be of, the one that it is of by default first; recipe: what it changes of the
-    family's, where --set says nothing; sets: dimensions of the space whose values are the points' own, so that --fix
-    cannot hold them; any_family: it can be of a user's own too.
+    study's; line: what a row says, in short; tables: what the rows that there are say together, of a list those that
+    came to their ends, and with `diverging` those that diverged too, which then have no valid_loss; told: what the work
+    is told of the rows so far, beside what is asked; further: points that follow from the rows of the first, where the
+    cap still pays for them; files: what stands in the study's folder, by name, after each row; families: those it can
+    be of, the one that it is of by default first; recipe: what it changes of the family's, where --set says nothing;
+    sets: dimensions of the space whose values are the points' own, so that --fix cannot hold them; any_family: it can
+    be of a user's own too.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Experiment:
     work: Work | None = None
     line: Callable[[Row], str] = field(default=lambda row: "")
     text: Callable[[Data, ExperimentSettings], Data] | None = None
-    ends: str = TRAINED
+    diverging: bool = False
     told: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=lambda point, rows: {})
     further: Callable[[Sequence[Row]], list[Point]] = field(default=lambda rows: [])
     files: Callable[[Sequence[Row]], dict[str, str]] = field(default=lambda rows: {})

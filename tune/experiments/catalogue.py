@@ -28,7 +28,7 @@ from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path
 from tune.load import load
 from tune.store.journal import FACTS, connect, facts_in
-from tune.store.queries import STORED, last_rows
+from tune.store.queries import ENDED, STORED, last_rows
 from tune.table_text import Table
 from tune.units import duration_text, whole_text
 
@@ -69,7 +69,7 @@ def of_study(study: Path) -> list[Table]:
             known: dict[str, Any] = facts_in(journal.execute(FACTS))
             experiment = EXPERIMENTS[known["experiment"]]
             if experiment.work is None:
-                rows = trained(journal.execute(experiment.ends), known["corpora"])
+                rows = trained(journal.execute(ENDED), known["corpora"])
             else:
                 rows = list(last_rows(journal.execute(STORED, (experiment.name,))).values())
     except (sqlite3.Error, LookupError, TypeError, ValueError):

@@ -12,7 +12,7 @@ import functools
 import math
 import statistics
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from kernels.timing import RESAMPLES
 from model.config import RECIPES, Config, Data
 from model.data.batches import IGNORED, Batch
+from model.training.checkpoint import Saved
 from model.training.ddp import ParallelLearner, make_learner, mean_over_ranks, ranks, sampled
 from model.training.learner import Learner, Step
 from model.training.muon import begin_moments
@@ -34,7 +35,7 @@ from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
 from tune.experiments.prices import step_price
 from tune.experiments.tables import NOTHING, figure, grouped, over_seeds, with_interval
-from tune.experiments.training import recipe_rows, trained
+from tune.experiments.training import of_rows, recipe_rows, trained
 from tune.published import published
 from tune.recipe import followed
 
@@ -93,6 +94,8 @@ RULES = {
 
 
 PARTS = 2  # of a batch on one device
+SEEN = "seen"
+"""Among a checkpoint's tensors."""
 
 
 class WatchedLearner(Learner):
@@ -113,6 +116,16 @@ class WatchedLearner(Learner):
         whole = torch.tensor(1 / taken.tokens, device=self.device)
         self._seen.append(torch.stack([small / scale**2, fewness, taken.gradient_norm**2, whole]))
         return taken
+
+    def tensors(self) -> dict[str, Tensor]:
+        """And what was seen so far, the mean of all ranks; all of them ask together."""
+        seen = {SEEN: mean_over_ranks(torch.stack(self._seen))} if self._seen else {}
+        return super().tensors() | seen
+
+    def restore(self, saved: Saved) -> None:
+        """As without."""
+        super().restore(saved)
+        self._seen = list(saved.tensors[SEEN].to(self.device)) if SEEN in saved.tensors else []
 
     def estimates(self) -> tuple[np.ndarray, np.ndarray]:
         """|G|^2 and tr(S) by each step so far, (steps,) each; all ranks ask together."""
@@ -246,7 +259,7 @@ def noise(rows: Sequence[Row]) -> Table:
             own = with_interval(scales[0], "{:,.0f}") if len(scales) == 1 else over_seeds(late, "{:,.0f}")
             found.append([
                 f"x{times}", rule, own, f"x{statistics.fmean(late) / recipe_tokens(rows):.2g}" if seen else NOTHING,
-                *(over_seeds((row["noise_course"][part] for row in seeds), "{:,.0f}") for part in range(COURSE)),
+                *(_of_all([row["noise_course"][part] for row in seeds]) for part in range(COURSE)),
             ])  # fmt: skip
     fifths = (f"fifth {part + 1}" for part in range(COURSE))
     columns = "batch", "rule", "late in training", "of the recipe's batch", *fifths
@@ -256,6 +269,11 @@ def noise(rows: Sequence[Row]) -> Table:
         "largest and twice the tokens of the smallest."
     )
     return Table(title="Gradient noise scale: the batch that is worth it", columns=columns, rows=found, note=note)
+
+
+def _of_all(scales: Sequence[float | None]) -> str:
+    """Over the seeds, where in all of them it was seen through the noise."""
+    return NOTHING if None in scales else over_seeds(scales, "{:,.0f}")
 
 
 def recipe_tokens(rows: Sequence[Row]) -> float:
@@ -293,7 +311,10 @@ COURSE = 5
 
 def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """A batch so many times as large, its rate by a rule; and the noise of its gradients."""
-    rule, learner = asked["rule"], watched_learner(place.config, place.data, place.device)
+    own, times = place.config, asked["times"]
+    rows = times * recipe_rows(replace(own, batch_tokens=own.batch_tokens // times), place.data)
+    learner = watched_learner(of_rows(own, place.data, rows), place.data, place.device)
+    rule = asked["rule"]
     if RULES[rule].optimizer == "LARS":
         take_lars(learner, place.config.learning_rate)
     yield Said(what="start")
@@ -325,7 +346,7 @@ def by_rule(
         learner, place.left, steps=steps, every=math.ceil(steps / SAVES), factor=factor, folder=folder,
         evaluation_tokens=EVALUATION_TOKENS,
     )  # fmt: skip
-    samples = learner.steps * recipe_rows(config, place.data)
+    samples = learner.steps * recipe_rows(learner.config, place.data)
     return row | {"samples": samples, "batch_tokens": learner.tokens / learner.steps}
 
 

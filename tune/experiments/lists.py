@@ -25,6 +25,7 @@ from tune.search.listed import Listed
 from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
 from tune.search_space import DIMENSIONS, label
 from tune.store.journal import Journal
+from tune.store.queries import ENDED
 from tune.study import run_study
 from tune.units import duration_text, whole_text
 
@@ -129,7 +130,7 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
 
 
 def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row]:
-    """What each trial came to that was trained whole. ends: the rows of an experiment's query; corpora: the study's
+    """What each trial came to that was trained whole or diverged. ends: the rows of ENDED; corpora: the study's
     fact."""
     tokens = {name: each["training_tokens"] for name, each in corpora.items()}
     return [
@@ -141,6 +142,6 @@ def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row
 def lines(experiment: Experiment, journal: Journal) -> Iterator[str]:
     """The tables of these."""
     corpora: Any = journal.facts()["corpora"]
-    rows, told = trained(journal.rows(experiment.ends), corpora), list[str]()
+    rows, told = trained(journal.rows(ENDED), corpora), list[str]()
     show(ending(experiment, rows), told.append)
     return iter(told)

@@ -8,7 +8,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -20,6 +19,7 @@ from kernels.timing import CORES_TAKEN, Watch
 from model.training.ddp import ParallelLearner, as_first, ranks
 from model.training.learner import Learner
 from tune.errors import UserError
+from tune.experiments.training import of_rows, recipe_rows
 
 WARM_CALLS = 3  # DistributedDataParallel lays out its buckets anew after the first step
 TURN_SECONDS = 0.2
@@ -175,7 +175,8 @@ class _Accumulated:
     def __init__(self, learner: Learner, count: int):
         self._learner, self._count = learner, count
         config = learner.config
-        self._batches = learner.feed(replace(config, batch_tokens=count * config.batch_tokens))
+        rows = count * recipe_rows(config, learner.data)
+        self._batches = learner.feed(of_rows(config, learner.data, rows))
         self._step = steps(learner)["step"]
 
     def __call__(self) -> Reading:

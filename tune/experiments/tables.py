@@ -6,6 +6,7 @@ from typing import TypeVar
 from tune.arithmetic import Interval, mean_interval
 from tune.experiments.base import Experiment, Row
 from tune.published import against_itself
+from tune.search_space import label
 from tune.table_text import NOTHING, Table, on_screen
 
 WIDTH = 160
@@ -59,9 +60,21 @@ def over_seeds(
 
 
 def ending(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
-    """What an experiment ends with: its tables, and what is wrong with the published one beside them."""
-    made = experiment.tables(rows)
+    """What an experiment ends with: its tables, what of its trainings is in none, and what is wrong with the published
+    one beside them."""
+    whole = rows if experiment.diverging or experiment.work else [row for row in rows if row["valid_loss"] is not None]
+    made = experiment.tables(whole)
+    made += [] if len(whole) == len(rows) else [diverged(rows)]
     return [*made, *(against_itself(experiment.name) if made else [])]
+
+
+def diverged(rows: Sequence[Row]) -> Table:
+    """The configurations of a list of which trainings diverged."""
+    each = grouped(rows, lambda row: label({name: of for name, of in row["config"].items() if name != "seed"}))
+    lost = {name: sum(row["valid_loss"] is None for row in seeds) for name, seeds in each.items()}
+    found = [[name, str(count), str(len(each[name]))] for name, count in lost.items() if count]
+    note = "They are in no table above: means there are of the others alone."
+    return Table(title="Diverged", columns=("", "trainings that diverged", "of"), rows=found, note=note)
 
 
 def show(tables: Sequence[Table], write: Callable[[str], None]) -> None:

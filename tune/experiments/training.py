@@ -45,16 +45,17 @@ def trained(
 
     every: steps between two checkpoints; factor: the share of the peak rates at a step. All ranks read one folder.
     """
-    newest = checkpoints.latest(folder)
+    newest, whole, longest, loss = checkpoints.latest(folder), 0.0, 0.0, math.nan
     if newest is not None:
-        learner.restore(checkpoints.load(newest))
-    whole, longest, loss = 0.0, 0.0, math.nan
+        saved = checkpoints.load(newest)
+        learner.restore(saved)
+        whole, loss = saved.state.get(TRAINED, (whole, loss))
     while learner.steps < steps and as_first(left(), learner.device) >= MARGIN * longest:
         began = time.perf_counter()
         losses = [learner.step(factor(learner.steps)).loss for _ in range(min(every, steps - learner.steps))]
         loss = mean_over_ranks(torch.stack(losses).mean()).item()
         whole += time.perf_counter() - began
-        _save(learner, folder)
+        _save(learner, folder, (whole, loss))
         longest = max(longest, time.perf_counter() - began)
         yield Said(what="steps")
     if learner.steps < steps:
@@ -74,9 +75,13 @@ def trained(
     }  # fmt: skip
 
 
-def _save(learner: Learner, folder: Path) -> None:
+TRAINED = "trained"
+"""In a checkpoint's state: seconds of its steps so far, and the loss of the last ones."""
+
+
+def _save(learner: Learner, folder: Path, done: tuple[float, float]) -> None:
     """Written by the first rank; no other goes on before it is there."""
-    tensors, state = learner.tensors(), learner.state()
+    tensors, state = learner.tensors(), learner.state() | {TRAINED: done}
     if learner.rank == 0:
         checkpoints.save(folder, learner.model, tensors, state)
     if ranks() > 1:

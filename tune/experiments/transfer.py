@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kernels.timing import interval
 from model.config import Config
 from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
-from tune.arithmetic import Interval
+from tune.arithmetic import Interval, mean_interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
 from tune.experiments.tables import NOTHING, signed
-from tune.store.queries import ENDED
 
 BASE = {"d_model": BASE_D_MODEL, "layers": BASE_LAYERS}
 AXES = {"d_model": "layers", "layers": "d_model"}
@@ -79,12 +77,12 @@ class Descent:
     mean: Valley
 
     def drift(self, base: "Descent") -> Interval:
-        """Octaves from the base's best rate to this shape's, the median of the seeds."""
+        """Octaves from the base's best rate to this shape's, the mean of the seeds."""
         drifts = [self.seeds[seed].optimum - base.seeds[seed].optimum for seed in self.seeds if seed in base.seeds]
-        return interval(itemgetter("drift"), {"drift": drifts or [self.mean.optimum - base.mean.optimum]})
+        return of_seeds(drifts or [self.mean.optimum - base.mean.optimum])
 
     def regret(self, base: "Descent") -> Interval | None:
-        """Nats that the base's best rate loses against this shape's, the median of the seeds.
+        """Nats that the base's best rate loses against this shape's, the mean of the seeds.
 
         None: this shape was not trained with that rate; infinite: it diverged there.
         """
@@ -93,8 +91,12 @@ class Descent:
             return None
         if math.isinf(self.mean.losses[at]):
             return math.inf, math.inf, math.inf
-        lost = [each.losses[at] - each.losses[best] for each in self.seeds.values()]
-        return interval(itemgetter("lost"), {"lost": lost})
+        return of_seeds([each.losses[at] - each.losses[best] for each in self.seeds.values()])
+
+
+def of_seeds(values: Sequence[float]) -> Interval:
+    """Their mean, with its 95 % interval; of one seed, which has none, the figure alone."""
+    return mean_interval(values) or (values[0], values[0], values[0])
 
 
 def descents(rows: Sequence[Row]) -> list[Descent]:
@@ -258,5 +260,5 @@ def expected(shape: Mapping[str, Any]) -> int:
 
 TRANSFER = Experiment(
     name="transfer", about="learning rate x width and x depth, with the scaling rules and without: drift and regret",
-    points=points, tables=tables, ends=ENDED, recipe=RECIPE, sets=tuple(SIZES),
+    points=points, tables=tables, diverging=True, recipe=RECIPE, sets=tuple(SIZES),
 )  # fmt: skip

@@ -34,14 +34,17 @@ from tune.experiments.large_batch import (
     TIMES,
     WatchedLearner,
     line,
+    measure_noise,
     noise_scale,
     points,
     tables,
     take_lars,
     unbiased,
+    watched_learner,
     work,
 )
 from tune.experiments.tables import with_interval
+from tune.experiments.training import trained
 
 SMALL: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "context": 16, "warm_up_steps": 4}
 TOKENS, STEPS = 128, 40
@@ -134,6 +137,44 @@ def test_too_little_time_is_no_row_and_the_next_goes_on_from_there(text_data, tm
     with pytest.raises(ValueError, match=r"^steps: there was time for \d+ of 8: go on with --resume"):
         worked(text_data, tmp_path, asked, seconds=0.0, batch_tokens=TOKENS)
     assert worked(text_data, tmp_path, asked, batch_tokens=TOKENS)["steps"] == 8
+
+
+def until(data: TextData, folder: Path, at: int | None) -> dict[str, Any]:
+    """The row of a training of 16 steps that goes on from where it was; nothing where it is killed at a step."""
+    learner = watched_learner(Config(family="nanogpt", **SMALL, batch_tokens=TOKENS), data, CPU)
+    training = trained(learner, lambda: LATE, steps=16, every=4, factor=lambda step: 1.0, folder=folder)
+    try:
+        while True:
+            next(training)
+            if learner.steps == at:
+                return {}
+    except StopIteration as over:
+        return over.value | measure_noise(learner)
+
+
+def test_what_a_training_took_and_saw_before_it_was_killed_counts(text_data, tmp_path):
+    """Also where all of its steps were made already, and only its evaluation was missing."""
+    whole = until(text_data, tmp_path / "whole", None)
+    assert not until(text_data, tmp_path / "killed", 8) and not until(text_data, tmp_path / "killed", 16)
+    row = until(text_data, tmp_path / "killed", None)
+    assert row.pop("training_seconds") > 0 < whole.pop("training_seconds") and row == whole
+    assert row["train_loss"] is not None and row["noise_scale"] is not None
+
+
+def test_batches_are_multiples_in_rows_also_where_the_context_does_not_divide_the_recipes(text_data, tmp_path):
+    asked = {"measure": "training", "rule": "unchanged"}
+    found = [
+        worked(text_data, tmp_path / str(times), {**asked, "times": times, "steps": 4 // times},
+               batch_tokens=times * (SMALL["context"] * 5 // 2))["samples"]
+        for times in (1, 2, 4)
+    ]  # fmt: skip
+    assert len(set(found)) == 1
+
+
+def test_the_noise_of_a_part_in_which_one_seed_saw_nothing_has_no_figure(rows):
+    first = next(row for row in rows if row["asked"].get("rule") == "unchanged")
+    seeds = [first | {"noise_scale": None, "noise_course": [None, 1.0, 1.0, 1.0, 1.0]}, first]
+    assert tables(seeds)[1].rows[0][4] == "-"
 
 
 def test_a_training_that_diverges_has_no_loss(text_data, tmp_path):

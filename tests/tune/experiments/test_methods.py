@@ -7,6 +7,7 @@ import pytest
 from model.config import Config
 from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
 from tune.devices import Devices
+from tune.experiments import methods
 from tune.experiments.base import ExperimentSettings, Point
 from tune.experiments.methods import (
     BATCHES,
@@ -25,6 +26,7 @@ from tune.experiments.methods import (
     scores,
     tables,
 )
+from tune.experiments.tables import ending
 
 CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 GPU = Devices(kind="cuda", count=1, model="card", precisions=("fp32", "tf32", "bf16", "fp16"), cores=1)
@@ -114,6 +116,16 @@ def test_published_figures_stand_beside_and_no_table_is_empty():
     shapes = [(row[0], row[5]) for row in found["Shapes of equal FLOPs and of equal parameters"].rows]
     assert shapes[0] == ("as it is", "1.000") and ("heads doubled", "1.000") in shapes
     assert len(shapes) == 6 and ("d_model 184, layers 2", "1.041") in shapes
+
+
+def test_what_diverged_is_in_a_table_of_its_own():
+    """Of five seeds one came to its end: its mean says nothing of the others."""
+    plain = [method_row("full precision", seed=seed) for seed in range(5)]
+    other = [method_row("SGD", seed=seed, valid_loss=1.5 if seed == 4 else None) for seed in range(5)]
+    made = {table.title: table for table in ending(methods.METHODS, [*plain, *other])}
+    (row,) = made["Diverged"].rows
+    assert "sgd" in row[0] and row[1:] == ["4", "5"] and len(made) > 1
+    assert "Diverged" not in {table.title for table in ending(methods.METHODS, plain)}
 
 
 def test_what_no_lease_paid_to_count_is_not_ranked_and_to_time_not_compared():

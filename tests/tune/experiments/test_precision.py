@@ -43,6 +43,16 @@ def test_tables_say_what_is_saved():
     assert made[2].rows[1][1] == f"{100 * 14 / report_seconds():+.1f}" and tables([]) == []
 
 
+@pytest.mark.parametrize("lacking", ["fp32", "bf16"])
+def test_memory_is_compared_by_one_measure(lacking):
+    """Where no lease paid for counting a step's, by what the process took, of both."""
+    rows = precise(LOSSES, {"fp32": 60.0, "bf16": 30.0})
+    for row in rows:
+        row |= {"memory_bytes": 4e8, "step_bytes": 4e7}
+    next(row for row in rows if row["config"]["precision"] == lacking)["step_bytes"] = None
+    assert tables(rows)[2].rows[0][4].startswith("+0.0")
+
+
 def test_seconds_that_were_taken_in_turns_count_and_those_of_trainings_where_there_are_none():
     rows = precise(LOSSES, {"fp32": 60.0, "bf16": 50.0})
     for row in rows:

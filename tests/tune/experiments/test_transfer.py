@@ -10,6 +10,7 @@ import pytest
 from model.config import Config
 from tests.training_rows import CURVATURE, RATE, diverged, parabola, transferred
 from tests.tune.experiments.conftest import studied
+from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.lists import stand
@@ -97,6 +98,13 @@ def test_drift_and_regret_are_those_that_the_rows_were_made_with() -> None:
         assert wide.shape == {"d_model": 512, "layers": 4} and len(wide.seeds) == 2
         assert wide.drift(base) == pytest.approx((drift,) * 3)
         assert wide.regret(base) == pytest.approx((CURVATURE * drift**2,) * 3)
+
+
+def test_over_seeds_an_interval_is_that_of_a_mean() -> None:
+    rows = [row | {"valid_loss": row["valid_loss"] * (1 + 0.1 * row["config"]["seed"])} for row in transferred(seeds=3)]
+    found = descents(rows)
+    base, wide = base_of(found), along(found, "d_model", ruled=False)[-1]
+    assert base is not None and wide.regret(base) == pytest.approx(mean_interval([0.4, 0.44, 0.48]))
 
 
 def test_a_seed_that_lacks_rates_of_the_others_does_not_count_until_it_has_them() -> None:
