@@ -175,6 +175,16 @@ def _next_task(line: RemoteLine, first: bool, ends: float) -> Task:
     return cast(Task, found[0])
 
 
+class Trainer(TorchTrainer):
+    """Without the actor of Ray's that frees what a lost driver held, which goes with this driver's own Ray: it asks a
+    server that there is not (tune/backend/session.py) whether the driver lives, and is waited for, 12 s of each group.
+    """
+
+    def _create_default_callbacks(self) -> list[Any]:
+        own = super()._create_default_callbacks()
+        return [each for each in own if type(each).__name__ != "PlacementGroupCleanerCallback"]
+
+
 class LeaseOver(Exception):
     """The processes are still at work when their lease ends."""
 
@@ -247,7 +257,7 @@ class WorkerGroup:
         needs = {"CPU": 1.0} | ({"GPU": min(1.0, self.gpus / self.count)} if self.gpus else {})
         with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
             try:
-                TorchTrainer(
+                Trainer(
                     serve,
                     train_loop_config=self.orders,
                     scaling_config=ScalingConfig(

@@ -165,6 +165,11 @@ def test_a_rank_ends_with_its_hold_whatever_becomes_of_its_driver(tmp_path: Path
     assert idle in (0, -signal.SIGALRM) and hung == -signal.SIGALRM
 
 
+def test_no_process_of_rays_is_waited_for_that_asks_a_server_which_is_not_there() -> None:
+    names = {type(each).__name__ for each in distributed.Trainer(distributed.serve)._create_default_callbacks()}
+    assert "BackendSetupCallback" in names and "PlacementGroupCleanerCallback" not in names
+
+
 def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +177,7 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     journal.insert("trials", {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "running", "created": 0})
     hung = threading.Event()
     trainer = SimpleNamespace(fit=lambda: hung.wait(PATIENCE_SECONDS))
-    monkeypatch.setattr(distributed, "TorchTrainer", lambda *_, **__: trainer)
+    monkeypatch.setattr(distributed, "Trainer", lambda *_, **__: trainer)
     accounting = Accounting(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
     with local_ray(cpus=1, gpus=0):
         desk, line = new_desk()
