@@ -59,6 +59,15 @@ def few_steps() -> None:
     probe.MEASURED_STEPS = 1
 
 
+@pytest.fixture(autouse=True)
+def one_thread(few_steps: None) -> Iterator[None]:
+    """Torch's, again after a test that gave it more: all later ones of its process would have them."""
+    import torch
+
+    yield
+    torch.set_num_threads(1)
+
+
 ONE_AFTER_THE_OTHER = (
     {"test_search", "test_readme", "test_readme_kernels", "test_cluster", "test_examples"},
     {"test_runner", "test_worker_group", "test_session", "test_scheduler", "test_own_search"},

@@ -130,10 +130,7 @@ def test_an_unknown_precision_lists_the_choices(ask):
 
 
 def test_what_is_fast_is_decided_on_one_thread_and_the_threads_are_given_back():
-    before, seen = torch.get_num_threads(), set()
+    seen = set()
     torch.set_num_threads(2)
-    try:
-        precision._speed_up(lambda: seen.add(torch.get_num_threads()), lambda: None, limit=0.01)
-        assert seen == {1} and torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    precision._speed_up(lambda: seen.add(torch.get_num_threads()), lambda: None, limit=0.01)
+    assert seen == {1} and torch.get_num_threads() == 2
