@@ -51,8 +51,7 @@ def test_make_knows_the_target(command: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan measures what a step takes on the text: here no more than one, on little text."""
-    monkeypatch.setattr("model.cost.probe.LEAST_STEPS", 1)
+    """A plan measures what a step takes on the text: here on little text."""
     monkeypatch.setattr("model.data.toy_corpus.PAIRS", 6000)
 
 
