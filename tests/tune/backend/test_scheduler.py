@@ -16,15 +16,18 @@ from tune.backend.session import local_ray
 from tune.store.heartbeat import FOLDER, beat
 
 
-class Starting:
+def begun(seconds: float) -> Any:
     """A process that takes its time, as one that imports torch does."""
 
-    def __init__(self, seconds: float) -> None:
-        time.sleep(seconds)
+    class Starting:  # a class of a module would come with the imports of that
+        def __init__(self) -> None:
+            time.sleep(seconds)
 
-    def here(self) -> bool:
-        """Whether it got there."""
-        return True
+        def here(self) -> bool:
+            """Whether it got there."""
+            return True
+
+    return ray.remote(Starting).remote()
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def up() -> Iterator[None]:
 def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other(up: None) -> None:
     """Ray asks it to end and would wait until it has started; its slot is charged no more by then."""
     seconds = {"busy": 0, "idle": 0, "replaced": 600}
-    live: dict[str, Any] = {name: ray.remote(Starting).remote(seconds[name]) for name in seconds}
+    live: dict[str, Any] = {name: begun(seconds[name]) for name in seconds}
     controller = SimpleNamespace(
         _actor_cache=SimpleNamespace(_cached_objects={"slot": ["idle"]}, num_cached_objects=1),
         _actor_manager=SimpleNamespace(
@@ -81,7 +84,7 @@ def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_on
     """This process gave the trial's last sign of life: were it ended for it, no test would be left to say so."""
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, "t001", 1, 0.0)
-    starting = ray.remote(Starting).remote(600)
+    starting = begun(600)
     waiting = starting.here.remote()
     keeper = late(tmp_path, {"starting": starting})
     keeper.on_step_begin(0, [])
