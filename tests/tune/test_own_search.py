@@ -5,13 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.searches import trains
 from tests.soak.accounts import adds_up, number, rows, spent
 from tests.soak.kill import ASTRAY
 from tests.soak.observer import Observer
 from tests.soak.search import Search
+from tune.cli import main
+from tune.settings import Settings
 
-RUN = Path(__file__).resolve().parents[2] / "tune" / "run.py"
 TRAIN = """
 import json, sys, time
 import tune.loop as ration
@@ -37,7 +40,9 @@ rate = { low = 1e-3, high = 1e-1, log = true }
 CAP = 45
 
 
-def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(tmp_path: Path, observer: Observer) -> None:
+def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(
+    tmp_path: Path, observer: Observer, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "model.py").write_text("GAIN = 1\n")
     (tmp_path / "space.toml").write_text(SPACE)
@@ -46,8 +51,9 @@ def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(tmp_path: P
     search = Search(observer, *loop, *asked, "--out", study)
     assert trains(search, study), search.printed
     search.kill()
-    refused = subprocess.run([sys.executable, RUN, "--resume", study], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and f"add --train '{loop[1]}'" in refused.stderr and refused.stderr.count("\n") == 1
+    assert main(Settings, ["--resume", str(study)]) == 2
+    refused = capsys.readouterr().err
+    assert f"add --train '{loop[1]}'" in refused and refused.count("\n") == 1
     again = Search(observer, "--resume", study, *loop)
     assert again.finish() == 0, again.printed
     assert ASTRAY not in again.printed and "Traceback" not in again.printed

@@ -7,8 +7,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,10 @@ from tests.soak.kill import ASTRAY, TOLD, is_in
 from tests.soak.observer import Observer
 from tests.soak.search import Search
 from tests.tune.display.conftest import check_all_are_complete
+from tune.cli import main
 from tune.ranking import ranking
 from tune.search.resume import close_what_a_kill_left_open
+from tune.settings import Settings
 from tune.store.journal import Journal
 
 LATE = r"error: (its process had not started|hung: no sign of life) .*by the end of its lease"
@@ -68,11 +68,11 @@ def test_the_screen_shows_decisions_results_and_what_it_cost(searched: Searched)
     assert not re.search(r"warn|error|ray::|Traceback", re.sub(LATE, "", searched.printed), re.IGNORECASE)
 
 
-def test_a_search_that_is_over_says_so_and_runs_no_more(searched: Searched, repository: Path) -> None:
+def test_a_search_that_is_over_says_so_and_runs_no_more(searched: Searched, capsys: pytest.CaptureFixture[str]) -> None:
     before = rows(searched.study, "SELECT * FROM charges")
-    words = [sys.executable, str(repository / "tune" / "run.py"), "--resume", str(searched.study)]
-    said = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert said.stdout.startswith(f"{searched.study}: it is over: spent ") and said.stdout.count("\n") == 1
+    assert main(Settings, ["--resume", str(searched.study)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{searched.study}: it is over: spent ") and said.count("\n") == 1
     assert rows(searched.study, "SELECT * FROM charges") == before
 
 

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from analysis.experiments.scaling import communication
-from analysis.study import open_study
 from tests.forked import FORKING
 from tests.soak.accounts import number
 from tune.backend.worker_group import Place, Said
@@ -84,6 +82,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_point_has_its_row_once_and_processes_serve_one_after_the_other(study: Path) -> None:
     """The first was measured before the driver was killed, and is not measured again."""
+    from analysis.experiments.scaling import communication  # not in each process that imports this module
+    from analysis.study import open_study
+
     steps, trained = rows(study)
     assert "skipped" not in steps and steps["start_up_seconds"] > 0
     assert trained["steps"] == STEPS
