@@ -374,11 +374,11 @@ class OwnSpace:
 
     @cached_property
     def count(self) -> float:
-        """The number of configurations; inf: a range has no end of them."""
+        """The number of configurations, as `configs` has them."""
         return sum(prod((self.given[name].count for name in names), start=1.0) for _, names in self._shapes())
 
     def configs(self) -> Iterator[Config]:
-        """Every one once, of a space that has so many only."""
+        """Every one once."""
         for shape, names in self._shapes():
             for values in product(*(self.given[name].every() for name in names)):
                 config = {**shape, **dict(zip(names, values, strict=True))}

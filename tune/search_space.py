@@ -55,6 +55,8 @@ SHORT = {
 """How a dimension is named in a label."""
 DIGITS = 4
 """Of a number out of a range: more would tell nothing apart, and no one could read them."""
+PARTS = 10_000
+"""Of a range of fractions, counted as so many values at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +73,8 @@ class Dimension:
 
     @property
     def count(self) -> float:
-        """How many values there are; inf: they are not whole."""
-        return len(self.values) or (self.high - self.low + 1 if self.whole else math.inf)
+        """How many values there are, as `every` has them."""
+        return len(self.values) or (self.high - self.low + 1 if self.whole else len(self.every()))
 
     def contains(self, value: object) -> bool:
         """Is it one of its values?"""
@@ -116,8 +118,11 @@ class Dimension:
         return tuple(sorted({kind(self.low), *inside, kind(self.high)}))
 
     def every(self) -> Sequence[Value]:
-        """All of them; there must be so many only."""
-        return self.values or range(int(self.low), int(self.high) + 1)
+        """All of them; of a range of fractions those that DIGITS tell apart, of many of them PARTS, evenly spread."""
+        if self.values or self.whole:
+            return self.values or range(int(self.low), int(self.high) + 1)
+        parts = ((PARTS - 1 - part, part) for part in range(PARTS))
+        return list(dict.fromkeys(self.near((a * self.low + b * self.high) / (PARTS - 1)) for a, b in parts))
 
     def told(self) -> dict[str, object]:
         """As plain data."""

@@ -88,6 +88,33 @@ def test_a_space_with_an_end_is_counted_and_used_up() -> None:
         assert not suggester.more and sorted(map(label, found)) == sorted(map(label, every))
 
 
+@pytest.mark.parametrize("search", ["random", "tpe"])
+def test_a_range_of_fractions_ends_too_and_what_is_used_up_leaves_the_rest(search: str) -> None:
+    """As many as their digits tell apart; and of two kinds the one that is worse and has more of them."""
+    narrow = OwnSpace(given=made_space({"beta": floats(0.999, 0.9999)}))
+    suggester = Suggester(narrow, seed=0, search=search, prior=lambda config: NO_FAVOUR)
+    found = [suggester.suggest(f"t{number}") for number in range(10)]
+    assert not suggester.more and sorted(map(label, found)) == sorted(map(label, narrow.configs()))
+    two = OwnSpace(given=made_space({"kind": choice("a", "b"), "rate": floats(0.5, 0.99, when={"kind": "b"})}))
+    suggester = Suggester(two, seed=0, search=search, prior=lambda config: NO_FAVOUR)
+    for number in range(40):
+        config = suggester.suggest(f"t{number}")
+        suggester.tell(f"t{number}", 0, 1.0 if config["kind"] == "a" else 2.0)
+    assert suggester.more
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e5, -1e5])
+def test_what_fails_is_worse_than_all_that_do_not_however_large_these_are(scale: float) -> None:
+    """High rates fail; the higher the rest, the better."""
+    suggester = Suggester(SPACE, seed=3, search="tpe", prior=lambda config: NO_FAVOUR)
+    failed = []
+    for number in range(60):
+        rate = float(suggester.suggest(f"t{number}")["rate"])
+        failed.append(rate > 3e-3)
+        suggester.tell(f"t{number}", 0, None if failed[-1] else scale + abs(scale) * abs(rate - 5e-4) / 1e-3)
+    assert sum(failed[-20:]) <= sum(failed[:20])
+
+
 def test_what_is_not_there_or_not_within_is_no_configuration() -> None:
     good = SPACE.default()
     check(good)

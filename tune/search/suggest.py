@@ -1,5 +1,6 @@
 """Where configurations come from: a prior on what is promising, results through TPE, or uniform draws."""
 
+import itertools
 import math
 import random
 import warnings
@@ -25,6 +26,7 @@ MOST_CONFIGS, DRAWS = 5_000, 1_000
 FAVOURED, MODEL_DRAWS = 200, 32
 """For one suggestion, of which what the trials tell takes one: trainings that the prior favours; draws of the model."""
 WORST_LOSS = 1e3
+"""What a trial counts as that failed, where the others of its rung have no worse."""
 
 SIZE_SPREAD = math.log(3)
 """Standard deviation of the prior on log size."""
@@ -80,7 +82,7 @@ class Suggester:
         self._given: dict[str, Config] = {}
         self._keys: set[frozenset[tuple[str, Value]]] = set()
         self._trainings: set[frozenset[tuple[str, Value]]] = set()
-        self._results: dict[int, dict[str, float]] = {}
+        self._results: dict[int, dict[str, float | None]] = {}
 
     @property
     def more(self) -> bool:
@@ -121,14 +123,17 @@ class Suggester:
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         """The loss of a trial at a rung, with so much behind it; None: it failed there."""
         self._outlook.tell(trial, self._given[trial], progress)
-        self._results.setdefault(rung, {})[trial] = WORST_LOSS if loss is None else loss
+        self._results.setdefault(rung, {})[trial] = loss
 
     def _uniform(self) -> Config:
         """Any that was not given yet, all equally likely."""
         rng = self._rng()
-        while _key(config := self._space.uniform(rng)) in self._keys:
-            pass
-        return config
+        return self._new(self._space.uniform(rng) for _ in range(DRAWS))
+
+    def _new(self, draws: Iterable[Config]) -> Config:
+        """The first that was not given yet; where there is none, of all."""
+        every = itertools.chain(draws, self._space.configs())
+        return next(config for config in every if _key(config) not in self._keys)
 
     def _promising(self) -> Config:
         """The default one first, or what earlier studies found; then the most promising of those that are left."""
@@ -140,7 +145,7 @@ class Suggester:
         most = 1 if isinstance(self._space, OwnSpace) else FAVOURED  # of a loop nothing is known but its results
         if favoured := self._favoured(draws, most):
             return favoured[most_promising(favoured, self._prior, self._outlook)]
-        return next(config for config in self._space.configs() if _key(config) not in self._keys)
+        return self._new(self._space.sample(rng) for _ in range(DRAWS))
 
     def _favoured(self, draws: Iterable[Config], most: int) -> list[Config]:
         """The first so many that are valid and were not tried: one of each new training; without any, of all."""
@@ -221,8 +226,10 @@ class Suggester:
             params = {name: config[name] for name in there}
             study.add_trial(optuna.trial.create_trial(state=state, params=params, distributions=there, value=loss))
 
-        for trial, loss in self._results[max(self._enough())].items():
-            add(self._given[trial], complete, loss)
+        results = self._results[max(self._enough())]
+        worst = max([WORST_LOSS, *(loss for loss in results.values() if loss is not None)])
+        for trial, loss in results.items():
+            add(self._given[trial], complete, worst if loss is None else loss)
         known = set[str]().union(*self._results.values())
         for config in (config for trial, config in self._given.items() if trial not in known):
             add(config, running, None)
