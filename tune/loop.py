@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tune.errors import refused
 from tune.reports import KEPT_BACK, Ended
 
 Save = Callable[[Path], object]
@@ -25,6 +26,9 @@ SAVE_SHARE = 0.01
 """Of the training since the last one, what a checkpoint inside a lease may take."""
 FIRST_SAVE_SECONDS = 0.05
 """The price of a checkpoint before there was one."""
+MOST_KEPT_BACK = 1 / 8
+"""Of a lease, at most, for its last checkpoint, where it is known before what that takes."""
+MOST_STEPS = 2**53
 SAVE_SECONDS = 60.0
 """Between two checkpoints, at most, where they are worth it; a new best is kept sooner."""
 RECORD = "ration.json"
@@ -101,13 +105,12 @@ class Terms:
 
 class Lease:
     """A trial on its lease, inside the process of a user's loop; send(message) tells the worker outside. save_seconds:
-    what its last checkpoint took, or that of the lease before, by which one is cheap or not."""
+    what its last checkpoint took, or that of the lease before, by which one is cheap or not, and which is kept back."""
 
     def __init__(
         self, terms: Terms, send: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic, *, save_seconds: float = FIRST_SAVE_SECONDS,
     ) -> None:  # fmt: skip
-        self.save_seconds, self._kept_back = save_seconds, FIRST_SAVE_SECONDS
         self.terms, self._send, self._stopped, self._clock = terms, send, stopped, clock
         self._began = self._since = clock()
         self._begun, self.over, self.saving = False, False, False
@@ -117,6 +120,8 @@ class Lease:
         self._numbers: dict[str, float] = {}
         self.checkpoint = newest(Path(terms.folder))
         known = read(self.checkpoint) if self.checkpoint else Record()
+        self.save_seconds = max(save_seconds, known.save_seconds)
+        self._kept_back = min(self.save_seconds, MOST_KEPT_BACK * (terms.ends - self._began))
         self._steps = self._saved_steps = self._steps_before = known.steps
         self._training = self._saved_at = known.training_seconds
         self._gap, self._best = known.gap, known.best
@@ -163,8 +168,12 @@ class Lease:
         if not math.isfinite(self._loss):
             raise ValueError("the loop returned without a report: call ration.report(...) in it")
         if self._unsaved is not None:
-            with suppress(FileNotFoundError):  # what it copies from went with the loop: the last checkpoint stays
+            try:
                 self._save(self._unsaved)
+            except Exception as error:  # what it copies from went with the loop: the last checkpoint stays
+                if refused(error):
+                    raise
+                self.saving = False
         self._tell(self._clock(), "returned")
 
     def _metric(self, numbers: Mapping[str, Any]) -> float:
@@ -179,6 +188,8 @@ class Lease:
 
     def _advance(self, step: int | None) -> None:
         steps = self._steps + 1 if step is None else int(step)
+        if steps > MOST_STEPS:
+            raise ValueError(f"report: step {steps} is none: there are at most {MOST_STEPS:,}")
         if steps < self._steps:
             rule = "steps are those of the trial's whole life: restore them with the rest of the checkpoint"
             raise ValueError(f"report: step {steps} comes after step {self._steps}: {rule}")
@@ -206,17 +217,26 @@ class Lease:
     def _save(self, save: Save) -> None:
         """A checkpoint appears whole or not at all; beside it stays the one with the best metric."""
         began, folder = self._clock(), Path(self.terms.folder)
-        place = folder / f"step-{self._steps:012d}"
+        name = f"step-{self._steps:012d}"
+        there = [path.name for path in folder.glob(f"{name}*") if path.suffix != ".new"]
+        again = 1 + int(max(there)[len(name) + 1 :] or 0) if there else 0  # the one before stays until this is there
+        place = folder / (f"{name}-{again:06d}" if again else name)
         new = place.with_suffix(".new")
         self.saving = True
-        shutil.rmtree(new, ignore_errors=True)
+        for left in folder.glob("*.new"):
+            shutil.rmtree(left, ignore_errors=True)
         new.mkdir(parents=True)
-        save(new)
-        record = Record(
-            steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss
-        )
-        (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
-        shutil.rmtree(place, ignore_errors=True)
+        try:
+            save(new)
+            without_links(new)
+            record = Record(
+                steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss,
+                save_seconds=self._clock() - began,
+            )  # fmt: skip
+            (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
         new.replace(place)
         kept = {place, best(folder)}
         for other in folder.glob("step-*"):
@@ -270,13 +290,25 @@ def number(value: object) -> float | None:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Where a trial was when it was saved: seconds of its training, the longest time between two reports, its best
-    metric so far and the one of then, as the search has them: low is good."""
+    metric so far and the one of then, as the search has them: low is good; what it took to save it."""
 
     steps: int = 0
     training_seconds: float = 0.0
     gap: float = 0.0
     best: float = math.inf
     loss: float = math.inf
+    save_seconds: float = 0.0
+
+
+def without_links(folder: Path) -> None:
+    """What links in a checkpoint lead to takes their places, as a study holds no links; what leads nowhere goes."""
+    for link in [path for path in folder.rglob("*") if path.is_symlink()]:
+        real = link.resolve()
+        link.unlink()
+        if real.is_dir():
+            shutil.copytree(real, link)
+        elif real.is_file():
+            shutil.copyfile(real, link)
 
 
 def read(checkpoint: Path) -> Record:

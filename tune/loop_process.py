@@ -47,16 +47,19 @@ def main(descriptor: int, parent: int) -> None:
     def send(message: Mapping[str, Any]) -> None:
         line.sendall((json.dumps(message) + "\n").encode())
 
-    source = json.loads(lines.readline())
+    source, here = json.loads(lines.readline()), os.getcwd()
     loop: Callable[[], object] | None = None
     save_seconds = FIRST_SAVE_SECONDS
     for told in map(json.loads, lines):
         if "stop" in told:  # came when all was over
             continue
         terms = Terms(**told)
-        print_to(terms.output)
         lease = Lease(terms, send, lambda: bool(select.select([line], [], [], 0)[0]), save_seconds=save_seconds)
+        writing = True
         try:
+            print_to(terms.output)
+            writing = False
+            os.chdir(here)
             loop = loop or loaded(source)
             hold(lease)
             lease.begins()
@@ -64,8 +67,9 @@ def main(descriptor: int, parent: int) -> None:
                 ended_well(loop)
             lease.returned()
         except Exception as error:
-            traceback.print_exc()
-            full = lease.saving and isinstance(error, OSError) and refused(error)
+            with suppress(Exception):  # the disk may be full
+                traceback.print_exc()
+            full = (lease.saving or writing) and isinstance(error, OSError) and refused(error)
             what: dict[str, Any] = {"error": traceback.format_exc()}
             send({"refused": [error.errno, error.strerror, error.filename]} if full else what)  # type: ignore[attr-defined]
             return

@@ -37,6 +37,11 @@ def hugging_face() -> Any:
         def __init__(self) -> None:
             self.found = dict[str, Any]()
 
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+            """What was evaluated before is of no step of it."""
+            self.found = {}
+            return control
+
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
             """Of one of its evaluation sets; the trainer saves after the last."""
             if ration.held() is not None:
@@ -69,8 +74,8 @@ def lightning() -> Any:
         """One of a trainer's."""
 
         def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-            """Not of the few batches that Lightning tries first."""
-            if trainer.sanity_checking or ration.held() is None:
+            """Not of the few batches that Lightning tries first, nor of one that no training asked for."""
+            if trainer.sanity_checking or trainer.state.fn != "fit" or ration.held() is None:
                 return
             ration.report(
                 **{name: value for name, value in trainer.callback_metrics.items() if name not in ("step", "save")},

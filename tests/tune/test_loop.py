@@ -2,6 +2,7 @@
 trainers of Hugging Face and of Lightning.
 """
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -168,9 +169,18 @@ def test_within_a_lease_too_it_can_go_back_to_what_was_saved_last(world: World) 
         assert json.loads((world.lease.checkpoint / "state.json").read_text()) == step
 
 
-def test_where_what_it_would_save_is_gone_when_it_returned_the_last_checkpoint_stays(world: World) -> None:
+class Gone(io.StringIO):
+    """A file that the loop closed before it returned."""
+
+    def __call__(self, folder: Path) -> None:
+        self.close()
+        (folder / "state.json").write_text(self.read())
+
+
+@pytest.mark.parametrize("save", [lambda folder: (folder / "gone").rename(folder / "state.json"), Gone()])
+def test_where_what_it_would_save_is_gone_when_it_returned_the_last_checkpoint_stays(world: World, save: Any) -> None:
     world.report(2.0, after=100.0, save=saving(1))
-    world.report(3.0, after=0.1, save=lambda folder: (folder / "gone").rename(folder / "state.json"))
+    world.report(3.0, after=0.1, save=save)
     world.lease.returned()
     said = world.heard[-1]
     assert (said["ended"], said["best"], said["lost"]) == ("returned", 2.0, 1)
@@ -238,7 +248,43 @@ def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World
     world.again(steps=1000)
     with pytest.raises(OSError, match="no space"):
         world.report(1.0, step=1000, save=broken)
-    assert newest(folder) == before
+    assert newest(folder) == before and not list(folder.glob("*.new"))
+
+
+def test_a_kill_in_the_midst_of_saving_a_step_again_leaves_the_checkpoint_that_there_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.lease.report({"loss": 1.0}, 1, saving(1), always=True)
+    first = world.lease.checkpoint
+
+    def killed(self: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", killed)
+        world.lease.report({"loss": 1.0}, 1, saving(2), always=True)
+    assert newest(Path(world.terms["folder"])) == first
+    for value in range(3, 15):
+        world.lease.report({"loss": 1.0}, 1, saving(value), always=True)
+        assert world.lease.checkpoint == newest(Path(world.terms["folder"])) != first
+        assert json.loads((world.lease.checkpoint / "state.json").read_text()) == value
+
+
+def test_links_in_a_checkpoint_are_what_they_lead_to(world: World, tmp_path: Path) -> None:
+    """A study with links would not be gone on with, nor copied."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "model").write_text("a")
+
+    def save(folder: Path) -> None:
+        (folder / "b").write_text("b")
+        for name, real in {"latest": folder / "b", "far": tmp_path / "elsewhere", "lost": folder / "gone"}.items():
+            (folder / name).symlink_to(real)
+
+    world.lease.report({"loss": 1.0}, 1, save, always=True)
+    kept = world.lease.checkpoint
+    assert kept is not None and not [path for path in kept.rglob("*") if path.is_symlink()]
+    assert (kept / "latest").read_text() == "b" and (kept / "far" / "model").read_text() == "a"
+    assert not (kept / "lost").exists()
 
 
 def test_nothing_of_a_checkpoint_that_was_there_before_is_part_of_one(world: World) -> None:
@@ -258,6 +304,23 @@ def test_a_trial_that_goes_on_keeps_back_as_much_as_it_ever_needed_for_a_report(
     world.again(ends=world.now + 1.0 + KEPT_BACK * 8.0)
     world.report(1.0, after=1.0)
     assert world.lease.done() and world.heard[-1]["ended"] == "lease"
+
+
+@pytest.mark.parametrize("price", [1.0, 3.0])
+def test_what_its_last_checkpoint_took_is_kept_back_in_the_next_process_too(world: World, price: float) -> None:
+    def save(folder: Path) -> None:
+        world.now += price
+        saving(1)(folder)
+
+    world.again(steps=20)
+    for step in range(1, 21):
+        world.report(1 / step, after=0.5, step=step, save=save)
+    for _ in range(4):
+        ends = world.now + 30.0
+        world.again(ends=ends)
+        while not world.lease.done():
+            world.report(1.0, after=0.5, save=save)
+        assert world.now <= ends and not world.heard[-1]["lost"]
 
 
 def test_a_checkpoint_that_was_held_up_shortens_no_other_lease(world: World) -> None:
@@ -317,6 +380,8 @@ def test_of_several_evaluation_sets_all_are_reported(held: World, tmp_path: Path
     (tmp_path / "checkpoint-4").mkdir()
     state, control = transformers.TrainerState(global_step=4), transformers.TrainerControl()
     callback = hugging_face()
+    callback.on_evaluate(args, state, control, metrics={"eval_a_loss": 9.0, "eval_before": 9.0})
+    callback.on_train_begin(args, state, control)  # what was evaluated before is of no step
     for name, value in {"a": 1.0, "b": 2.0}.items():
         callback.on_evaluate(args, state, control, metrics={f"eval_{name}_loss": value})
     assert callback.on_save(args, state, control).should_training_stop
@@ -347,5 +412,7 @@ def test_lightnings_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_pat
             max_epochs=50, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
             enable_model_summary=False, default_root_dir=tmp_path, callbacks=[lightning()],
         )  # fmt: skip
-        trainer.fit(Net(), rows, rows, ckpt_path=resumed())
+        net = Net()
+        trainer.validate(net, rows, verbose=False)  # of no training
+        trainer.fit(net, rows, rows, ckpt_path=resumed())
         held.goes_on_from(steps)

@@ -109,6 +109,8 @@ class LoopTrial(LeasedTrial):
         while (left := self._until - time.monotonic()) > 0:
             try:
                 message = self._hear(min(left, LOOK_SECONDS))
+                if message is None and self._process is not None and self._process.poll() is not None:
+                    raise ConnectionResetError("the loop's process is gone, and a child of its holds the line")
             except ConnectionError:  # as any that trains
                 self._end_process()
                 os._exit(1)

@@ -187,8 +187,14 @@ def test_an_error_is_told_in_one_line_that_names_the_place(worker: Worker, line:
     assert "Traceback" in worker.output
 
 
+DIES = "os.kill(os.getpid(), 9)"
+
+
+@pytest.mark.parametrize(
+    "how", [DIES, f"os.fork() or time.sleep(10_000)\n    {DIES}"], ids=["alone", "its child lives"]
+)
 def test_a_loop_whose_process_dies_ends_its_worker_which_the_engine_knows_as_a_death(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
+    how: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
 
@@ -197,9 +203,7 @@ def test_a_loop_whose_process_dies_ends_its_worker_which_the_engine_knows_as_a_d
         raise SystemExit
 
     monkeypatch.setattr(loop_trial.os, "_exit", end)
-    worker.trial.setup(
-        worker.lease_of(steps=5), worker.place, worker.loop("def train(config):\n    os.kill(os.getpid(), 9)\n")
-    )
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(f"def train(config):\n    {how}\n"))
     with pytest.raises(SystemExit):
         worker.ends()
     assert ended == [1]
@@ -210,6 +214,20 @@ def test_a_loop_that_dies_after_its_last_report_ended_as_any_and_the_next_lease_
     first = worker.ends()
     assert (first.ended, first.steps) == ("rung", 30) and first.checkpoint
     assert worker.goes_on(steps=50).steps == 50
+
+
+def test_a_loop_that_changes_its_folder_begins_the_next_lease_in_its_own(worker: Worker) -> None:
+    (worker.code / "data").mkdir()
+    moves = COUNTS.replace("    step = 0", "    os.chdir('data')\n    step = 0")
+    worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(moves))
+    assert worker.ends().steps == 3 and worker.goes_on(steps=6).steps == 6
+
+
+def test_an_error_is_told_where_nothing_can_be_printed(worker: Worker) -> None:
+    full = "def train(config):\n    sys.stderr = open('/dev/full', 'w', buffering=1)\n    raise ValueError\n"
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(full))
+    with pytest.raises(LoopFailed, match="ValueError"):
+        worker.ends()
 
 
 def test_a_process_that_died_between_two_leases_is_no_fault_of_the_next_trial(worker: Worker) -> None:
