@@ -6,6 +6,7 @@ import math
 import pickle
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def translations(
     if not isinstance(model, Translator):
         raise UserError("model: it does not translate: name a best-translation folder")
     longest, most = row or (None, sys.maxsize)
-    sources = [tokenizer.encode(sentence)[:longest] for sentence in sentences]
+    sources = [tokenizer.encode(as_text(sentence))[:longest] for sentence in sentences]
     found = [""] * len(sentences)
     order = sorted((place for place, source in enumerate(sources) if source), key=lambda place: len(sources[place]))
     for limit, group in itertools.groupby(order, lambda place: min(_limit(sources[place]), most)):
@@ -68,7 +69,7 @@ def continuation(
     """
     if not isinstance(model, GPT):
         raise UserError("model: it does not go on with text: name a best-nanogpt folder")
-    text = tokenizer.encode(prompt)
+    text = tokenizer.encode(as_text(prompt))
     if not text:
         raise UserError("prompt: '' gives nothing to go on from: write at least a character")
     device = next(model.parameters()).device
@@ -81,6 +82,14 @@ def continuation(
             logits[tokenizer.unknown] = float("-inf")
         text.append(_draw(logits, temperature, top_k, draws))
     return tokenizer.decode(text[-tokens:]) if tokens else ""
+
+
+def as_text(typed: str) -> str:
+    """In NFC, as texts are that a model learns from. UserError: it came from bytes that are no UTF-8."""
+    if any("\ud800" <= character <= "\udfff" for character in typed):
+        shown = typed.encode(errors="replace").decode()
+        raise UserError(f"text: {shown!r:.60} is no UTF-8: write it as UTF-8")
+    return unicodedata.normalize("NFC", typed)
 
 
 def _limit(source: list[int]) -> int:
@@ -152,7 +161,10 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 def translate(settings: TranslateSettings) -> int:
     """Print a translation a line. UserError for a folder that does not serve."""
     model, tokenizer = _opened(settings)
-    sentences = list(settings.sentences) or [line.strip() for line in sys.stdin]
+    try:
+        sentences = list(settings.sentences) or [line.strip() for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input: {error.object[error.start :][:20]!r} is no UTF-8: write it as UTF-8") from None
     for text in translations(model, tokenizer, sentences, width=settings.beam):
         _print(text)
     return 0

@@ -165,12 +165,13 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
     try:
         config = exported_config(folder)
         tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
+        return trained_model(config, folder, tokenizer, device), tokenizer
     except OSError as error:
-        what = f"{str(error.filename)!r} cannot be read ({error.strerror})"
+        what = f"{str(error.filename or WEIGHTS)!r} cannot be read ({error.strerror or error})"
         raise UserError(f"model: {what}; name a best-<family> folder of a study") from None
-    except (ValueError, TypeError) as error:
-        raise UserError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error
-    return trained_model(config, folder, tokenizer, device), tokenizer
+    except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, SafetensorError) as error:
+        what = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UserError(f"model: {folder} is damaged ({what}); name a best-<family> folder of a study") from error
 
 
 def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: torch.device | str) -> nn.Module:

@@ -35,6 +35,7 @@ class Mirror:
 
     def __init__(self, study: Path, place: Path, clock: Callable[[], float]) -> None:
         self._study, self._place, self._clock = study, place, clock
+        self._saying = threading.Lock()
         self._copied: dict[Path, tuple[tuple[str, int, int], ...]] = {}
 
     def copy(self, *, whole: bool = False) -> None:
@@ -44,7 +45,7 @@ class Mirror:
         with tempfile.TemporaryDirectory() as folder:  # SQLite trusts no network's disk, nor need it
             snapshot = Path(folder, FILE)
             for _ in range(TRIES):
-                self._lives_on()
+                self.lives_on()
                 named = self._snapshot(snapshot)
                 there = self._checkpoints()
                 if all((self._place / path).is_dir() for path in named):
@@ -61,9 +62,11 @@ class Mirror:
                 if path.name not in (CHECKPOINTS, FOLDER, LOCK) and not path.name.startswith(FILE):
                     self._file(path.name) if path.is_file() else self._tree(path.relative_to(self._study))
 
-    def _lives_on(self) -> None:
-        (self._place / FOLDER).mkdir(exist_ok=True)
-        beat(self._place, DRIVER, 0, self._clock() + EVERY_SECONDS, MIRRORED)
+    def lives_on(self) -> None:
+        """Say in the copy that the study does, and may until this is said again."""
+        with self._saying:
+            (self._place / FOLDER).mkdir(exist_ok=True)
+            beat(self._place, DRIVER, 0, self._clock() + EVERY_SECONDS, MIRRORED)
 
     def _snapshot(self, file: Path) -> list[str]:
         """The journal as it is now, in one file; the checkpoints that are to be beside it."""
@@ -82,7 +85,7 @@ class Mirror:
                 there.add(within)
                 with suppress(FileNotFoundError, shutil.Error):  # it gave way to a newer one
                     self._tree(within)
-                self._lives_on()
+                self.lives_on()
         return there
 
     def _tree(self, within: Path) -> None:
@@ -154,15 +157,23 @@ def mirrored(
         while not over.wait(EVERY_SECONDS):
             copy()
 
-    thread = threading.Thread(target=go_on, name="mirror", daemon=True)
-    thread.start()
+    def live_on() -> None:
+        """However long it takes to copy."""
+        while not over.wait(EVERY_SECONDS / 2):
+            with suppress(OSError):
+                mirror.lives_on()
+
+    threads = [threading.Thread(target=each, name="mirror", daemon=True) for each in (go_on, live_on)]
+    for thread in threads:
+        thread.start()
     try:
         yield
     except BaseException:
         over.set()
         raise
     over.set()
-    thread.join()
+    for thread in threads:
+        thread.join()
     copy(whole=True)
 
 

@@ -4,8 +4,10 @@ import json
 import random
 import shutil
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -177,6 +179,26 @@ def test_a_copy_that_fails_is_told_once_and_leaves_the_one_before(
             world.run(1)
     assert len(said) == 2 and "No space left on device" in said[0] and said[0].startswith(f"mirror: {place} is not as ")
     assert named(place) == before and whole(place)
+
+
+def test_while_a_copy_is_made_for_long_the_study_is_known_to_live_on(
+    study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, late, copied = world_in(study), threading.Event(), shutil.copytree
+    world.run(9)
+    monkeypatch.setattr(mirror, "EVERY_SECONDS", 0.02)
+
+    def long(source: Path, target: Path, **more: Any) -> Any:
+        world.clock.now += 300.0
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not late.is_set() and time.monotonic() < until:
+            said = last_beat(place, DRIVER)
+            late.set() if said is not None and said.at >= world.now else late.wait(0.01)
+        return copied(source, target, **more)
+
+    monkeypatch.setattr(shutil, "copytree", long)
+    with mirrored(study, place.parent, lambda: world.now, pytest.fail):
+        assert late.wait(PATIENCE_SECONDS)
 
 
 def test_at_an_end_in_order_all_is_there_but_what_is_of_the_machine(study: Path, place: Path) -> None:
