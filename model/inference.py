@@ -164,7 +164,9 @@ def translate(settings: TranslateSettings) -> int:
     try:
         sentences = list(settings.sentences) or [line.strip() for line in sys.stdin]
     except UnicodeDecodeError as error:
-        raise UserError(f"standard input: {error.object[error.start :][:20]!r} is no UTF-8: write it as UTF-8") from None
+        raise UserError(
+            f"standard input: {error.object[error.start :][:20]!r} is no UTF-8: write it as UTF-8"
+        ) from None
     for text in translations(model, tokenizer, sentences, width=settings.beam):
         _print(text)
     return 0

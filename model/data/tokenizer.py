@@ -62,11 +62,15 @@ class Tokenizer(ABC):
 
     @staticmethod
     def from_json(text: str) -> "Tokenizer":
-        """The tokenizer that `to_json` described."""
+        """The tokenizer that `to_json` described. ValueError, LookupError: it is damaged."""
         facts = json.loads(text)
         if facts["kind"] == "characters":
             return CharacterTokenizer(facts["characters"])
-        return SubwordTokenizer(tokenizers.Tokenizer.from_str(json.dumps(facts["bpe"])), marks=facts["marks"])
+        try:
+            bpe = tokenizers.Tokenizer.from_str(json.dumps(facts["bpe"]))
+        except Exception as error:  # the library raises no other
+            raise ValueError(f"no tokenizer of bytes: {error}") from error
+        return SubwordTokenizer(bpe, marks=facts["marks"])
 
 
 class CharacterTokenizer(Tokenizer):

@@ -1,6 +1,9 @@
 """Winners in use: what neighbours a sentence has, or how long a prompt is, must not matter."""
 
 import io
+import json
+import os
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -148,6 +151,40 @@ def test_what_does_not_serve_ends_with_one_line(tmp_path, capsys, command, argum
     assert main(command, [each.format(**folders) for each in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and said in captured.err
+
+
+DAMAGES = {
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "half of them": lambda folder: os.truncate(folder / "model.safetensors", 1000),
+    "no tokenizer's": lambda folder: (folder / "tokenizer.json").write_text("{}"),
+    "a broken one": lambda folder: (folder / "tokenizer.json").write_text('{"kind": "bpe", "marks": true, "bpe": {}}'),
+    "another width": lambda folder: changed(folder, d_model=32),
+    "no heads": lambda folder: changed(folder, heads=0),
+}
+
+
+def changed(folder: Path, **more: int) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | more))
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_winner_is_told_in_one_line(tmp_path, capsys, damage):
+    folder = exported(tmp_path, "translation", WORDS)
+    damage(folder)
+    assert main(TranslateSettings, [str(folder), "a dog"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and "best-<family>" in captured.err
+
+
+def test_what_is_typed_is_read_as_corpora_are_and_no_utf_8_is_told_in_one_line(tmp_path, capsys):
+    tokenizer = CharacterTokenizer("café ")
+    folder = exported(tmp_path, "nanogpt", tokenizer)
+    model, _ = load_model(folder)
+    one, other = (continuation(model, tokenizer, unicodedata.normalize(form, "café"), 20) for form in ("NFC", "NFD"))
+    assert one == other
+    assert main(GenerateSettings, [str(folder), "--prompt", "caf\udce9"]) == 2
+    assert "no UTF-8" in capsys.readouterr().err
 
 
 def test_a_sample_of_text_goes_on_where_its_prompt_ends(tmp_path, text_data):
