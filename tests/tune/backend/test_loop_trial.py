@@ -4,8 +4,10 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -44,8 +46,13 @@ class Worker:
         self.code = folder / "code"
         self.code.mkdir()
         self.trial = LoopTrial.__new__(LoopTrial)
-        monkeypatch.setattr("tune.backend.leased.Heart", lambda live: type("Still", (), {"start": lambda self: None})())
+        monkeypatch.setattr("tune.backend.leased.Heart", self.heart)
         self.place = place(self.folder)
+
+    def heart(self, live: Callable[[], float]) -> Any:
+        """One that beats when it is told to."""
+        self.live = live
+        return SimpleNamespace(start=lambda: None)
 
     def loop(self, source: str, function: str | None = "train", **more: Any) -> Loop:
         file = self.code / "mine.py"
@@ -133,6 +140,23 @@ def test_a_loop_that_never_reports_is_ended_at_its_lease_with_all_that_it_began(
     file = worker.code / "mine.py"
     file.write_text(HEAD + COUNTS)
     assert worker.goes_on("t002", steps=3).steps == 3, "the worker serves again, with a new process"
+
+
+def test_what_a_loop_began_ends_with_a_worker_that_ends_itself(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its driver is gone."""
+    ended: list[int] = []
+    monkeypatch.setattr(loop_trial.os, "_exit", ended.append)
+    gone = replace(worker.place, driver=replace(worker.place.driver, started=-1))
+    worker.trial.setup(worker.lease_of(), gone, worker.loop(HANGS["with a child"].replace("{MARK}", MARK)))
+    children: list[psutil.Process] = []
+    while not children:
+        children = [each for each in psutil.process_iter(["cmdline"]) if MARK in " ".join(each.info["cmdline"] or ())]
+    worker.live()
+    assert ended == [1]
+    psutil.wait_procs(children, timeout=60.0)
+    assert not any(each.is_running() for each in children)
 
 
 def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker) -> None:
