@@ -19,6 +19,8 @@ from typing import Any, cast
 from tune.errors import UserError
 from tune.search_space import Config, Dimension, Value
 
+LARGEST = 1e100
+"""Of a number."""
 MOST_STEPS = 1000
 """Of a range in steps, which is a list."""
 LOOP = "loop"
@@ -89,12 +91,17 @@ def dimension(given: object) -> Dimension:
     return _range(given.get("low"), given.get("high"), given.get("log", False), given.get("step"), when)
 
 
+def _is_number(value: object) -> bool:
+    """One that arithmetic of fractions can do with."""
+    return type(value) in (int, float) and -LARGEST <= cast(float, value) <= LARGEST
+
+
 def _values(given: object) -> tuple[Value, ...]:
     if not isinstance(given, Sequence) or isinstance(given, str | bytes) or not given:
         raise UserError(f"has {given!r:.60} for its values: write a list of one or more")
     for value in given:
         word = isinstance(value, str) and 0 < len(value) <= LONGEST_WORD and value.isprintable()
-        if not word and not (type(value) in (int, float, bool) and math.isfinite(value)):
+        if not word and not (type(value) is bool or _is_number(value)):
             raise UserError(f"has the value {value!r:.60}: write finite numbers, true, false, or words on one line")
     if twice := [value for place, value in enumerate(given) if value in given[:place]]:
         raise UserError(f"has the value {twice[0]!r} twice: write each once")
@@ -110,7 +117,7 @@ def _when(given: object) -> dict[str, tuple[Value, ...]]:
 
 def _range(low: object, high: object, log: object, step: object, when: Mapping[str, tuple[Value, ...]]) -> Dimension:
     for name, value in {"low": low, "high": high, **({} if step is None else {"step": step})}.items():
-        if type(value) not in (int, float) or not math.isfinite(cast(float, value)):
+        if not _is_number(value):
             raise UserError(f"has {name} = {value!r:.60}: write a finite number")
     first, last = cast(float, low), cast(float, high)
     if not first < last:
@@ -128,9 +135,9 @@ def _range(low: object, high: object, log: object, step: object, when: Mapping[s
 def _steps(low: float, high: float, step: float, log: bool) -> tuple[Value, ...]:
     if log or step <= 0:
         raise UserError(f"has a step of {step}{' and a logarithm' if log else ''}: write a step above zero, or log")
+    if (high - low) / step >= MOST_STEPS:
+        raise UserError(f"has {(high - low) / step:,.0f} steps: write a larger step, at most {MOST_STEPS:,}, or none")
     count = math.floor((high - low) / step + 1e-9) + 1
-    if count > MOST_STEPS:
-        raise UserError(f"has {count:,} steps: write a larger step, at most {MOST_STEPS:,}, or none")
     return tuple(
         low + place * step if type(low) is type(step) is int else float(f"{low + place * step:.12g}")
         for place in range(count)

@@ -142,9 +142,7 @@ def test_a_loop_that_never_reports_is_ended_at_its_lease_with_all_that_it_began(
     assert worker.goes_on("t002", steps=3).steps == 3, "the worker serves again, with a new process"
 
 
-def test_what_a_loop_began_ends_with_a_worker_that_ends_itself(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_loop_began_ends_with_a_worker_that_ends_itself(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where its driver is gone."""
     ended: list[int] = []
     monkeypatch.setattr(loop_trial.os, "_exit", ended.append)
