@@ -117,6 +117,8 @@ class Lease:
         self._sent = -math.inf
         self._seconds = {"start": 0.0, "steps": 0.0, "checkpoint": 0.0}
         self._unsaved: Save | None = None
+        self._offers_few = False
+        """Whether a report came without a save."""
         self._numbers: dict[str, float] = {}
         self.checkpoint = newest(Path(terms.folder))
         known = read(self.checkpoint) if self.checkpoint else Record()
@@ -153,6 +155,7 @@ class Lease:
         self._best, self._loss = min(self._best, loss) if sound else self._best, loss
         known = {name: number(value) for name, value in numbers.items()}
         self._numbers = {name: value for name, value in known.items() if value is not None and math.isfinite(value)}
+        self._offers_few = self._offers_few or save is None
         ended = self._ends(now, loss)
         if save is not None and sound and (always or ended is not None or self._is_worth_saving(improved)):
             self._save(save)
@@ -211,8 +214,10 @@ class Lease:
         return "stopped" if now - self._sent >= TRAVEL_SECONDS and self._stopped() else None
 
     def _is_worth_saving(self, improved: bool) -> bool:
+        """Of a loop that offers it at some reports alone each is, as the last one may be none of them."""
         since = self._training - self._saved_at
-        return (improved or since >= SAVE_SECONDS) and self.save_seconds <= SAVE_SHARE * since
+        wanted = improved or self._offers_few or since >= SAVE_SECONDS
+        return wanted and self.save_seconds <= SAVE_SHARE * since
 
     def _save(self, save: Save) -> None:
         """A checkpoint appears whole or not at all; beside it stays the one with the best metric."""

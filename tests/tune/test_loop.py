@@ -251,6 +251,14 @@ def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World
     assert newest(folder) == before and not list(folder.glob("*.new"))
 
 
+def test_a_loop_that_offers_to_save_at_some_reports_alone_loses_no_more_than_since_the_last(world: World) -> None:
+    """Though none of them is better than the first."""
+    for step in range(1, 56):
+        world.report(1.0, after=1.0, step=step, save=saving(step) if step % 10 == 0 else None)
+    world.again(ends=world.now + 10.0)
+    assert world.lease.checkpoint is not None and read(world.lease.checkpoint).steps == 50
+
+
 def test_a_kill_in_the_midst_of_saving_a_step_again_leaves_the_checkpoint_that_there_was(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

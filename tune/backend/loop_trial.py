@@ -117,7 +117,8 @@ class LoopTrial(LeasedTrial):
             if message is None:
                 if not self._stopping and self._should_stop():
                     self._stopping = True
-                    self._say({"stop": True})
+                    with suppress(ConnectionError):  # it is heard next that it died
+                        self._say({"stop": True})
             elif "steps" in message:
                 self._told, self._heard = message, time.monotonic()
                 self._stopping = False  # to be said again: what was said while a process starts may be lost
