@@ -21,6 +21,7 @@ from tune.errors import ROOT
 from tune.load import Loop
 from tune.loop import Record, Terms, newest, output_of, read
 from tune.loop_process import BOOT
+from tune.machine import stat_of
 from tune.reports import KEPT_BACK, Evaluation, Report, to_row
 
 LOOK_SECONDS = 0.2
@@ -164,10 +165,14 @@ class LoopTrial(LeasedTrial):
         self._end_process()
 
     def _end_others(self) -> None:
-        """The loop, and what it began in its own session."""
+        """The loop, what it began in its own session, and what that began in others."""
         if self._process is not None:
+            others = descendants(self._process.pid)
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            for each in others:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
 
     def _end_process(self) -> None:
         if self._process is not None:
@@ -177,6 +182,19 @@ class LoopTrial(LeasedTrial):
         if self._line is not None:
             self._line.close()
             self._line = None
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that one began, and these, as far as all between them live."""
+    begun: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        if fields := stat_of(int(path.name)):
+            begun.setdefault(int(fields[1]), []).append(int(path.name))
+    found, at = [pid], 0
+    while at < len(found):
+        found += begun.get(found[at], [])
+        at += 1
+    return found[1:]
 
 
 def report_of(told: Mapping[str, Any]) -> Report:

@@ -116,6 +116,9 @@ HANGS = {
     "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
     "with a child": "import subprocess\n"
     "def train(config):\n    subprocess.run([sys.executable, '-c', 'import time; time.sleep({MARK})'])\n",
+    "with a child in a session of its own": "import subprocess\n"
+    "def train(config):\n"
+    "    subprocess.run([sys.executable, '-c', 'import time; time.sleep({MARK})'], start_new_session=True)\n",
 }
 
 
