@@ -8,8 +8,10 @@ nobody hears. Standard library only; a process that runs a user's loop imports n
 
 import json
 import math
+import os
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +30,8 @@ FIRST_SAVE_SECONDS = 0.05
 """The price of a checkpoint before there was one."""
 MOST_KEPT_BACK = 1 / 8
 """Of a lease, at most, for its last checkpoint, where it is known before what that takes."""
-MOST_STEPS = 2**53
+MOST_STEPS = 10**12 - 1
+"""Of a trial: its checkpoints have them in their names."""
 SAVE_SECONDS = 60.0
 """Between two checkpoints, at most, where they are worth it; a new best is kept sooner."""
 RECORD = "ration.json"
@@ -122,7 +125,7 @@ class Lease:
         self._numbers: dict[str, float] = {}
         self.checkpoint = newest(Path(terms.folder))
         known = read(self.checkpoint) if self.checkpoint else Record()
-        self.save_seconds = max(save_seconds, known.save_seconds)
+        self.save_seconds = known.save_seconds or save_seconds
         self._kept_back = min(self.save_seconds, MOST_KEPT_BACK * (terms.ends - self._began))
         self._steps = self._saved_steps = self._steps_before = known.steps
         self._training = self._saved_at = known.training_seconds
@@ -174,8 +177,9 @@ class Lease:
             try:
                 self._save(self._unsaved)
             except Exception as error:  # what it copies from went with the loop: the last checkpoint stays
-                if refused(error):
+                if refused(error) or (self.checkpoint is None and not isinstance(error, FileNotFoundError)):
                     raise
+                traceback.print_exc()
                 self.saving = False
         self._tell(self._clock(), "returned")
 
@@ -306,20 +310,25 @@ class Record:
 
 
 def without_links(folder: Path) -> None:
-    """What links in a checkpoint lead to takes their places, as a study holds no links; what leads nowhere goes."""
+    """What links in a checkpoint lead to takes their places, as a study holds no links; what leads nowhere, or to what
+    it lies in, goes, and so do links in a folder that is led to."""
     for link in [path for path in folder.rglob("*") if path.is_symlink()]:
-        real = link.resolve()
+        real = Path(os.path.realpath(link))
         link.unlink()
-        if real.is_dir():
-            shutil.copytree(real, link)
+        if real.is_dir() and not link.is_relative_to(real):
+            shutil.copytree(real, link, ignore=_links)
         elif real.is_file():
             shutil.copyfile(real, link)
+
+
+def _links(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_symlink()]
 
 
 def read(checkpoint: Path) -> Record:
     """That of a checkpoint. OSError, ValueError, TypeError: it is damaged."""
     found = Record(**json.loads((checkpoint / RECORD).read_text(encoding="utf-8")))
-    if not (found.steps >= 0 and found.training_seconds >= 0.0 <= found.gap):
+    if not (found.steps >= 0 and min(found.training_seconds, found.gap, found.save_seconds) >= 0.0):
         raise ValueError(f"{checkpoint} has a damaged {RECORD}")
     return found
 

@@ -414,7 +414,7 @@ class Settings(SearchFlags):
                 bring_back(mirror, folder)
         try:
             study = study_facts(folder)
-            stored, is_of = study.get("settings"), study.get("experiment", None if "settings" in study else experiment)
+            stored, is_of = study["settings"], study.get("experiment")
             again = {"load": loaded, "train": changes.get("train")}
             settings = cls.from_stored(stored, resume=folder, out=folder, **again) if is_of == experiment else None
         except OSError as error:

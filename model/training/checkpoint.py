@@ -165,17 +165,17 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
     try:
         config = exported_config(folder)
         tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
-        return trained_model(config, folder, tokenizer, device), tokenizer
     except OSError as error:
-        what = f"{str(error.filename or WEIGHTS)!r} cannot be read ({error.strerror or error})"
+        what = f"{str(error.filename)!r} cannot be read ({error.strerror})"
         raise UserError(f"model: {what}; name a best-<family> folder of a study") from None
-    except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, SafetensorError) as error:
-        what = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise UserError(f"model: {folder} is damaged ({what}); name a best-<family> folder of a study") from error
+    except (ValueError, TypeError, LookupError) as error:
+        raise UserError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error
+    return trained_model(config, folder, tokenizer, device), tokenizer
 
 
 def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: torch.device | str) -> nn.Module:
-    """The model of a config with the weights in a folder, exported or a checkpoint, in evaluation mode.
+    """The model of a config with the weights in a folder, exported or a checkpoint, in evaluation mode. UserError: they
+    are gone, damaged, or of another config.
 
     It computes in fp32 where the device has not the precision that it was trained in, but slowly.
     """
@@ -184,7 +184,13 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
         precision = "fp32"
     prepare(precision, device)
     model = FAMILIES[config.family].build(config, tokenizer.vocabulary, tokenizer.pad or 0).to(device)
-    load_weights(model, folder / WEIGHTS)
+    try:
+        load_weights(model, folder / WEIGHTS)
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, RuntimeError, SafetensorError) as error:
+        what = str(error).partition("\n")[0]
+        raise UserError(f"model: {folder / WEIGHTS}: {what}; name a best-<family> folder of a study") from error
     set_compute(model, precision)
     return model.eval()
 

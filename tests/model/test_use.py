@@ -159,7 +159,6 @@ DAMAGES = {
     "no tokenizer's": lambda folder: (folder / "tokenizer.json").write_text("{}"),
     "a broken one": lambda folder: (folder / "tokenizer.json").write_text('{"kind": "bpe", "marks": true, "bpe": {}}'),
     "another width": lambda folder: changed(folder, d_model=32),
-    "no heads": lambda folder: changed(folder, heads=0),
 }
 
 

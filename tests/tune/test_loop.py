@@ -187,6 +187,12 @@ def test_where_what_it_would_save_is_gone_when_it_returned_the_last_checkpoint_s
     assert read(Path(said["checkpoint"])).steps == 1
 
 
+def test_a_save_that_is_wrong_and_never_worked_fails_the_trial_that_returned(world: World) -> None:
+    world.report(2.0, save=lambda folder: nothing_of_this_name)  # noqa: F821
+    with pytest.raises(NameError):
+        world.lease.returned()
+
+
 def test_numbers_of_any_library_count_and_what_else_is_told_is_left_out(world: World) -> None:
     world.report(torch.tensor(2.0), accuracy=np.float32(0.5), name="x", rate=None, often=True, bad=math.nan)
     assert world.heard[-1]["best"] == 2.0
@@ -282,17 +288,22 @@ def test_links_in_a_checkpoint_are_what_they_lead_to(world: World, tmp_path: Pat
     """A study with links would not be gone on with, nor copied."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "model").write_text("a")
+    (tmp_path / "elsewhere" / "dangling").symlink_to(tmp_path / "gone")
+    (tmp_path / "elsewhere" / "loop").symlink_to(tmp_path / "elsewhere")
 
     def save(folder: Path) -> None:
         (folder / "b").write_text("b")
-        for name, real in {"latest": folder / "b", "far": tmp_path / "elsewhere", "lost": folder / "gone"}.items():
+        for name, real in {
+            "latest": folder / "b", "far": tmp_path / "elsewhere", "lost": folder / "gone", "itself": folder / "itself",
+            "above": folder.parent,
+        }.items():  # fmt: skip
             (folder / name).symlink_to(real)
 
     world.lease.report({"loss": 1.0}, 1, save, always=True)
     kept = world.lease.checkpoint
     assert kept is not None and not [path for path in kept.rglob("*") if path.is_symlink()]
     assert (kept / "latest").read_text() == "b" and (kept / "far" / "model").read_text() == "a"
-    assert not (kept / "lost").exists()
+    assert {path.name for path in kept.iterdir()} == {"b", "latest", "far", loop.RECORD}
 
 
 def test_nothing_of_a_checkpoint_that_was_there_before_is_part_of_one(world: World) -> None:
@@ -331,6 +342,21 @@ def test_what_its_last_checkpoint_took_is_kept_back_in_the_next_process_too(worl
         assert world.now <= ends and not world.heard[-1]["lost"]
 
 
+def test_what_another_trials_checkpoint_took_shortens_no_lease_of_one_that_knows_its_own(world: World) -> None:
+    def save(folder: Path) -> None:
+        world.now += 0.1
+        saving(1)(folder)
+
+    world.again(steps=1)
+    world.report(1.0, after=9.0, save=save)
+    ends = world.now + 80.0
+    terms = Terms(**{**world.terms, "ends": ends})
+    world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
+    while not world.lease.done():
+        world.report(1.0, after=0.5, save=save)
+    assert world.now > ends - KEPT_BACK * (9.0 + 1.0)
+
+
 def test_a_checkpoint_that_was_held_up_shortens_no_other_lease(world: World) -> None:
     terms = Terms(**{**world.terms, "ends": 20.0})
     world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
@@ -342,7 +368,8 @@ def test_a_strangers_damaged_record_is_no_checkpoint(world: World) -> None:
     world.again(steps=1)
     world.report(1.0, step=1, save=saving(1))
     folder = Path(world.terms["folder"])
-    for text in ("", "[]", '{"steps": "many"}', '{"steps": -1}', '{"other": 1}', "[" * 10_000):
+    no_price = '{"steps": 1, "save_seconds": null}'
+    for text in (no_price, "", "[]", '{"steps": "many"}', '{"steps": -1}', '{"other": 1}', "[" * 10_000):
         (folder / "step-000000000001" / loop.RECORD).write_text(text)
         assert newest(folder) is None and world.again().checkpoint is None
 

@@ -240,7 +240,7 @@ def test_a_damaged_study_is_refused_in_one_line(study):
             parse("--resume runs/x")
 
 
-@pytest.mark.parametrize("damaged", [None, "", "[", "[]"])
+@pytest.mark.parametrize("damaged", [None, "", "[", "[]", "{}"])
 def test_where_its_study_json_is_damaged_or_gone_a_study_is_what_its_journal_says(study, damaged):
     whole = parse("--resume runs/x --budget 2h")
     with Journal(study, new=True) as journal:

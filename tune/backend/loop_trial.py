@@ -111,7 +111,9 @@ class LoopTrial(LeasedTrial):
             try:
                 message = self._hear(min(left, LOOK_SECONDS))
                 if message is None and self._process is not None and self._process.poll() is not None:
-                    raise ConnectionResetError("the loop's process is gone, and a child of its holds the line")
+                    message = self._hear(0.0)  # its last word may have come meanwhile
+                    if message is None:
+                        raise ConnectionResetError("the loop's process is gone, and a child of its holds the line")
             except ConnectionError:  # as any that trains
                 self._end_process()
                 os._exit(1)

@@ -57,12 +57,13 @@ def learned(found: dict[str, list[Row]]) -> Table:
 
 def took(found: dict[str, list[Row]]) -> Table:
     """What each precision cost."""
+    by_step = counted([row for rows in found.values() for row in rows])
     cells = [
         [
             precision, spread(rows, "training_seconds", "{:.1f}"), spread(rows, "step_seconds", "{:.1f}", 1e3),
             over_seeds((row["tokens"] / row["training_seconds"] for row in rows), "{:,.0f}"),
             spread(rows, "device_seconds", "{:.1f}"),
-            over_seeds(memory(rows), "{:,.0f}", 1 / MIB), spread(rows, "mfu", "{:.1f}", 100),
+            over_seeds((memory(row, by_step) for row in rows), "{:,.0f}", 1 / MIB), spread(rows, "mfu", "{:.1f}", 100),
         ]
         for precision, rows in found.items()
     ]  # fmt: skip
@@ -74,10 +75,14 @@ def took(found: dict[str, list[Row]]) -> Table:
 MEMORY = "of text what a step held at most, else what the process took more, less where it had worked before"
 
 
-def memory(rows: Sequence[Row]) -> list[float]:
-    """Bytes of each, all by the same measure."""
-    steps = all(row.get("step_bytes") for row in rows)
-    return [max(1.0, float((row["step_bytes"] if steps else row["memory_bytes"]) or 0)) for row in rows]
+def counted(rows: Sequence[Row]) -> bool:
+    """Whether of all it is known what a step held: else none goes by that."""
+    return all(row.get("step_bytes") for row in rows)
+
+
+def memory(row: Row, by_step: bool) -> float:
+    """In bytes, of a step or of the process."""
+    return max(1.0, float(row["step_bytes" if by_step else "memory_bytes"]))
 
 
 def paired(found: dict[str, list[Row]], precision: str, of: Callable[[Row, Row], Of]) -> list[Of]:
@@ -101,8 +106,8 @@ def added(name: str) -> Callable[[dict[str, list[Row]], str], list[float]]:
 def lighter(found: dict[str, list[Row]], precision: str) -> list[float]:
     """Memory saved of fp32's, as shares."""
     pairs = paired(found, precision, lambda base, row: (row, base))
-    both = memory([row for pair in pairs for row in pair])
-    return [1 - own / base for own, base in zip(both[::2], both[1::2], strict=True)]
+    by_step = counted([row for pair in pairs for row in pair])
+    return [1 - memory(row, by_step) / memory(base, by_step) for row, base in pairs]
 
 
 AGAINST: dict[str, tuple[Callable[[dict[str, list[Row]], str], list[float]], str, float]] = {

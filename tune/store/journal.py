@@ -163,9 +163,10 @@ def study_facts(folder: Path) -> Mapping[str, Fact]:
     OSError, ValueError, RecursionError: neither tells.
     """
     try:
-        if isinstance(facts := json.loads((folder / STUDY).read_text(encoding="utf-8")), Mapping):
+        facts = json.loads((folder / STUDY).read_text(encoding="utf-8"))
+        if isinstance(facts, Mapping) and "settings" in facts:
             return facts
-        raise ValueError("it has no names")
+        raise ValueError("it has no settings")
     except (OSError, ValueError, RecursionError):
         with suppress(UserError, sqlite3.Error, ValueError), closing(connect(folder, briefly=True)) as journal:
             if "settings" in (facts := facts_in(journal.execute(FACTS))):

@@ -153,6 +153,7 @@ def test_what_a_loop_began_ends_with_a_worker_that_ends_itself(worker: Worker, m
     worker.trial.setup(worker.lease_of(), gone, worker.loop(HANGS["with a child"].replace("{MARK}", MARK)))
     children: list[psutil.Process] = []
     while not children:
+        assert worker.trial._process is not None and worker.trial._process.poll() is None
         children = [each for each in psutil.process_iter(["cmdline"]) if MARK in " ".join(each.info["cmdline"] or ())]
     worker.live()
     assert ended == [1]
