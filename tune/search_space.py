@@ -71,7 +71,7 @@ class Dimension:
     log: bool = False
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def count(self) -> float:
         """How many values there are, as `every` has them."""
         return len(self.values) or (self.high - self.low + 1 if self.whole else len(self.every()))
