@@ -177,7 +177,8 @@ class Lease:
             try:
                 self._save(self._unsaved)
             except Exception as error:  # what it copies from went with the loop: the last checkpoint stays
-                if refused(error) or (self.checkpoint is None and not isinstance(error, FileNotFoundError)):
+                full = isinstance(error, OSError) and refused(error)
+                if full or (self.checkpoint is None and not isinstance(error, FileNotFoundError)):
                     raise
                 traceback.print_exc()
                 self.saving = False
