@@ -256,6 +256,12 @@ def test_an_error_is_told_where_nothing_can_be_printed(worker: Worker) -> None:
         worker.ends()
 
 
+def test_a_disk_that_takes_no_output_is_told_as_such_and_fails_no_trial(worker: Worker) -> None:
+    (worker.folder / "output").symlink_to("/sys/kernel")  # in which nobody may write
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(COUNTS))
+    assert "refused" in worker.trial.step()
+
+
 def test_a_process_that_died_between_two_leases_is_no_fault_of_the_next_trial(worker: Worker) -> None:
     dies = "pid = os.getpid()\n" + COUNTS + "    open('pid', 'w').write(str(pid))\n"
     worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(dies))
