@@ -13,6 +13,7 @@ import pickle
 import runpy
 import select
 import shutil
+import signal
 import socket
 import sys
 import traceback
@@ -25,6 +26,7 @@ from typing import Any
 
 from tune.errors import refused
 from tune.loop import FIRST_SAVE_SECONDS, Lease, Over, Terms, held, hold
+from tune.machine import descendants
 
 BOOT = """
 import sys
@@ -33,15 +35,14 @@ sys.path[:] = [*([folder] if folder else []), *(each for each in sys.path if eac
 from tune.loop_process import main
 main(int(sys.argv[3]), int(sys.argv[4]))
 """
-"""What such a process executes, with the user's folder, ours, a socket and the worker's process id as arguments."""
-KILL_ME = 1, 9  # prctl: PR_SET_PDEATHSIG, SIGKILL
+"""What such a process executes, with the user's folder, ours, a socket and a pipe as arguments."""
 
 
-def main(descriptor: int, parent: int) -> None:
+def main(descriptor: int, pipe: int) -> None:
     """Leases, until the worker is gone: the first line says what the loop is, each other one what a lease is for."""
-    die_with(parent)
-    sys.meta_path.insert(0, RayTune())
     line = socket.socket(fileno=descriptor)
+    end_with(pipe, line)
+    sys.meta_path.insert(0, RayTune())
     lines = line.makefile("r", encoding="utf-8")
 
     def send(message: Mapping[str, Any]) -> None:
@@ -88,14 +89,29 @@ def ended_well(loop: Callable[[], object]) -> None:
             raise RuntimeError(f"it exited with {ended.code!r}") from ended
 
 
-def die_with(parent: int) -> None:
-    """The system ends this process with the one that began it, where it is Linux."""
-    with suppress(OSError, AttributeError, ImportError):
-        import ctypes
+def end_with(pipe: int, line: socket.socket) -> None:
+    """This process, and what it begins, ends when the other end of a pipe is closed, however the worker that holds it
+    ended. A process sees to it that is no child of this one, which may wait for any of its children."""
+    loop = os.getpid()
+    if first := os.fork():
+        os.close(pipe)
+        os.waitpid(first, 0)
+    elif os.fork():
+        os._exit(0)
+    else:
+        line.close()
+        os.read(pipe, 1)
+        end_all(loop)
+        os._exit(0)
 
-        ctypes.CDLL(None).prctl(*KILL_ME)
-    if os.getppid() != parent:
-        os._exit(1)
+
+def end_all(loop: int) -> None:
+    """A loop's process, what it began in other sessions, and its own, in which the caller may be."""
+    for each in (loop, *descendants(loop)):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(loop, signal.SIGKILL)
 
 
 def print_to(file: str) -> None:

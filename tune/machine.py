@@ -45,6 +45,19 @@ def stat_of(process: int | str, proc: Path = PROC) -> list[str]:
         return []
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that one began, and these, as far as all between them live."""
+    begun: dict[int, list[int]] = {}
+    for path in PROC.glob("[0-9]*"):
+        if fields := stat_of(path.name):
+            begun.setdefault(int(fields[1]), []).append(int(path.name))
+    found, at = [pid], 0
+    while at < len(found):
+        found += begun.get(found[at], [])
+        at += 1
+    return found[1:]
+
+
 def write_whole(path: Path, text: str) -> None:
     """As UTF-8, whole or not at all, in place of what is there. One process at a time writes a file."""
     new = path.with_name(f".{path.name}.new")

@@ -157,6 +157,6 @@ def export(checkpoint: Path | None, folder: Path, said: dict[str, object]) -> No
     def fill(place: Path) -> None:
         if checkpoint is not None:
             shutil.copytree(checkpoint, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD))
-        (place / "configuration.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
+        (place / RECORD).write_text(json.dumps(said, indent=1), encoding="utf-8")
 
     write_whole(folder, fill)

@@ -58,7 +58,7 @@ def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(
     assert again.finish() == 0, again.printed
     assert ASTRAY not in again.printed and "Traceback" not in again.printed
     assert 0 < spent(study) <= CAP and adds_up(study)
-    best = json.loads((study / "best-loop" / "configuration.json").read_text())
+    best = json.loads((study / "best-loop" / "ration.json").read_text())
     lowest = number(study, "SELECT MIN(valid_loss) FROM reports WHERE rung IS NOT NULL OR final")
     assert best["metric"] == "accuracy" and best["value"] == -lowest
     assert "the study's loop was" not in again.printed

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -20,8 +19,7 @@ from tune.backend.leased import LeasedTrial, Place
 from tune.errors import ROOT
 from tune.load import Loop
 from tune.loop import Record, Terms, newest, output_of, read
-from tune.loop_process import BOOT
-from tune.machine import stat_of
+from tune.loop_process import BOOT, end_all
 from tune.reports import KEPT_BACK, Evaluation, Report, to_row
 
 LOOK_SECONDS = 0.2
@@ -94,11 +92,14 @@ class LoopTrial(LeasedTrial):
 
     def _start_process(self) -> None:
         self._line, theirs = socket.socketpair()
-        words = [sys.executable, "-c", BOOT, str(self._loop.folder), str(ROOT), str(theirs.fileno()), str(os.getpid())]
+        pipe, self._pipe = os.pipe()
+        ends = [theirs.fileno(), pipe]
         self._process = subprocess.Popen(
-            words, pass_fds=[theirs.fileno()], cwd=self._loop.folder, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+            [sys.executable, "-c", BOOT, str(self._loop.folder), str(ROOT), *map(str, ends)],
+            pass_fds=ends, cwd=self._loop.folder, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
         theirs.close()
+        os.close(pipe)
         self._unread = b""
 
     def _say(self, message: Mapping[str, Any]) -> None:
@@ -167,36 +168,19 @@ class LoopTrial(LeasedTrial):
         self._end_process()
 
     def _end_others(self) -> None:
-        """The loop, what it began in its own session, and what that began in others."""
+        """The loop, and what it began."""
         if self._process is not None:
-            others = descendants(self._process.pid)
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            for each in others:
-                with suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
+            end_all(self._process.pid)
 
     def _end_process(self) -> None:
         if self._process is not None:
             self._end_others()
             self._process.wait()
             self._process = None
+            os.close(self._pipe)
         if self._line is not None:
             self._line.close()
             self._line = None
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that one began, and these, as far as all between them live."""
-    begun: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        if fields := stat_of(int(path.name)):
-            begun.setdefault(int(fields[1]), []).append(int(path.name))
-    found, at = [pid], 0
-    while at < len(found):
-        found += begun.get(found[at], [])
-        at += 1
-    return found[1:]
 
 
 def report_of(told: Mapping[str, Any]) -> Report:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.forked import FORKING
 from tests.tune.backend.leases import place, told
 from tune.backend import loop_trial
 from tune.backend.loop_trial import LoopFailed, LoopTrial
@@ -151,14 +152,38 @@ def test_what_a_loop_began_ends_with_a_worker_that_ends_itself(worker: Worker, m
     monkeypatch.setattr(loop_trial.os, "_exit", ended.append)
     gone = replace(worker.place, driver=replace(worker.place.driver, started=-1))
     worker.trial.setup(worker.lease_of(), gone, worker.loop(HANGS["with a child"].replace("{MARK}", MARK)))
-    children: list[psutil.Process] = []
-    while not children:
-        assert worker.trial._process is not None and worker.trial._process.poll() is None
-        children = [each for each in psutil.process_iter(["cmdline"]) if MARK in " ".join(each.info["cmdline"] or ())]
+    children = marked(lambda: worker.trial._process is not None and worker.trial._process.poll() is None)
     worker.live()
     assert ended == [1]
-    psutil.wait_procs(children, timeout=60.0)
-    assert not any(each.is_running() for each in children)
+    _, left = psutil.wait_procs(children, timeout=60.0)
+    assert not left
+
+
+def marked(lives: Callable[[], bool]) -> list[psutil.Process]:
+    """The processes that a loop began, once it did."""
+    while True:
+        found = [each for each in psutil.process_iter(["cmdline"]) if MARK in " ".join(each.info["cmdline"] or ())]
+        if found:
+            return found
+        assert lives()
+
+
+def work(folder: Path, source: str) -> None:
+    """As a worker whose loop hangs."""
+    worker = Worker(folder, pytest.MonkeyPatch())
+    worker.trial.setup(worker.lease_of(), worker.place, worker.loop(source))
+    worker.ends()
+
+
+@pytest.mark.parametrize("how", ["with a child", "with a child in a session of its own"])
+def test_what_a_loop_began_ends_with_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
+    killed = FORKING.Process(target=work, args=(tmp_path, HANGS[how].replace("{MARK}", MARK)))
+    killed.start()
+    processes = [*marked(killed.is_alive), *psutil.Process(killed.pid).children(recursive=True)]
+    killed.kill()
+    killed.join()
+    _, left = psutil.wait_procs(processes, timeout=60.0)
+    assert not left
 
 
 def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker) -> None:
