@@ -438,6 +438,7 @@ def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **m
         "devices": {
             "kind": devices.kind,
             "slots": devices.slots,
+            "share": devices.share,
             "name": devices.name,
             "precisions": list(devices.precisions),
         },

@@ -104,7 +104,8 @@ class LoopTrial(LeasedTrial):
 
     def _say(self, message: Mapping[str, Any]) -> None:
         assert self._line is not None
-        self._line.sendall((json.dumps(message) + "\n").encode())
+        with suppress(ConnectionError):  # it is heard next that it died
+            self._line.sendall((json.dumps(message) + "\n").encode())
 
     def _next(self) -> Report | Mapping[str, Any]:
         """The next report; where the lease is over before, one that says so; an error of the loop's as it is told."""
@@ -121,8 +122,7 @@ class LoopTrial(LeasedTrial):
             if message is None:
                 if not self._stopping and self._should_stop():
                     self._stopping = True
-                    with suppress(ConnectionError):  # it is heard next that it died
-                        self._say({"stop": True})
+                    self._say({"stop": True})
             elif "steps" in message:
                 self._told, self._heard = message, time.monotonic()
                 self._stopping = False  # to be said again: what was said while a process starts may be lost

@@ -43,6 +43,8 @@ DEATHS_ALLOWED = 1
 """A trial whose process died more often than this is recorded as failed."""
 OVERDUE_SECONDS = 0.5
 """Of the grace, for a trial's last report on its way; then the driver ends its process, which is soon to end itself."""
+DIGESTED_TRIALS = 100
+"""Of more trials the state has no digest at each event: it takes as long as they are many."""
 LEAST_LEASE_SECONDS = 1.0
 """Nothing useful fits in less."""
 MACHINE_GONE = "its machine is gone"
@@ -88,6 +90,7 @@ class Engine:
         self.silence: Callable[[], float | None] = lambda: None
         self._silent = True
         """Whether nothing was decided in this run."""
+        self._events = 0
 
     @property
     def done(self) -> bool:
@@ -107,11 +110,14 @@ class Engine:
 
     @contextmanager
     def event(self, *, changes: bool = True) -> Iterator[None]:
-        """What happens inside is written down as a whole or not at all; on a disk with a digest of the state."""
+        """What happens inside is written down as a whole or not at all; on a disk with a digest of the state, of many
+        trials now and then."""
         with self.accounting.journal.transaction():
             yield
             if changes and self.accounting.journal.on_disk:
-                self.accounting.journal.note(state=self.state.digest())
+                self._events += 1
+                digested = self._events % max(1, len(self.trials) - DIGESTED_TRIALS) == 0
+                self.accounting.journal.note(state=self.state.digest() if digested else None)
 
     # Under what terms it runs
 

@@ -5,6 +5,7 @@ The journal is read as a stranger's: trials have names of one form, and paths ar
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -59,7 +60,11 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
         end_orphans(journal)
     with undamaged(journal), journal.transaction():
         leases = journal.rows(OPEN_LEASES)
-        end = driver_end(journal, leases)
+        last, end = last_moment(journal), driver_end(journal, leases)
+        for _ in range(unseen_slots(journal)):
+            unseen = journal.insert("slots", {"opened": last, "closed": end, "share": share_of(journal)})
+            lost = (end - last) * share_of(journal)
+            journal.insert("charges", {"at": end, "slot": unseen, "what": "lost", "seconds": lost})
         for lease in leases:
             ended = ends[lease["slot"]] = trial_end(journal, lease, end)
             known = charged_to(journal, "lease", lease["lease"])
@@ -99,8 +104,25 @@ def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
     if beat and beat.ended == MIRRORED:  # it may have gone on, with other leases, for what was left of the cap
         sums = f"TOTAL((IFNULL(closed, ?) - opened) * {SHARE}) AS spent, TOTAL((closed IS NULL) * {SHARE}) AS rate"
         (held,) = journal.rows(f"SELECT {sums} FROM slots", last)
-        latest = last + max(0.0, cap - held["spent"]) / max(held["rate"], TINY) - LIVES_ON_SECONDS
+        rate = held["rate"] + unseen_slots(journal) * share_of(journal)
+        latest = last + max(0.0, cap - held["spent"]) / max(rate, TINY) - LIVES_ON_SECONDS
     return max(last, min(beat.at, latest)) if beat else last
+
+
+def unseen_slots(journal: Journal) -> int:
+    """How many slots a search may have opened since the journal was copied; 0 where it is no copy of one that runs."""
+    beat, kept = last_beat(journal.folder, DRIVER), journal.facts().get("slots_kept")
+    had = named(journal.facts().get("devices")).get("slots")
+    if beat is None or beat.ended != MIRRORED or not isinstance(had, int):
+        return 0
+    had = min(had, kept) if isinstance(kept, int) else had
+    return max(0, had - len(journal.rows(OPEN_SLOTS)))
+
+
+def share_of(journal: Journal) -> float:
+    """The device-seconds in a second of a slot of the last run's."""
+    share = named(journal.facts().get("devices")).get("share")
+    return float(share) if isinstance(share, int | float) and 0 < share < math.inf else 1.0
 
 
 def trial_end(journal: Journal, lease: sqlite3.Row, end: float) -> float:

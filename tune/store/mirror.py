@@ -39,7 +39,8 @@ class Mirror:
         self._copied: dict[Path, tuple[tuple[str, int, int], ...]] = {}
 
     def copy(self, *, whole: bool = False) -> None:
-        """Once. whole: with the winners and all else. OSError, sqlite3.Error: the copy of before stays."""
+        """Once. whole: with the winners and all else, and without a sign of life, as the study has ended. OSError,
+        sqlite3.Error: the copy of before stays."""
         self._place.mkdir(parents=True, exist_ok=True)
         self._file(STUDY)
         with tempfile.TemporaryDirectory() as folder:  # SQLite trusts no network's disk, nor need it
@@ -61,6 +62,7 @@ class Mirror:
             for path in self._study.iterdir():
                 if path.name not in (CHECKPOINTS, FOLDER, LOCK) and not path.name.startswith(FILE):
                     self._file(path.name) if path.is_file() else self._tree(path.relative_to(self._study))
+            (self._place / FOLDER / DRIVER).unlink()
 
     def lives_on(self) -> None:
         """Say in the copy that the study does, and may until this is said again."""
@@ -85,7 +87,6 @@ class Mirror:
                 there.add(within)
                 with suppress(FileNotFoundError, shutil.Error):  # it gave way to a newer one
                     self._tree(within)
-                self.lives_on()
         return there
 
     def _tree(self, within: Path) -> None:

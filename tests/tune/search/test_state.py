@@ -15,9 +15,11 @@ from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
 from tune.assembly import make_engine, make_place
 from tune.devices import find_devices
 from tune.reports import Report
+from tune.search import engine
 from tune.search.family import CostModel
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.listed import Listed
+from tune.search.state import State
 from tune.search_context import check_same_kind, survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
@@ -235,6 +237,22 @@ def test_a_state_that_the_journal_does_not_tell_of_is_named_and_the_study_goes_o
     assert len(again.told) == 1 and "prices of nanogpt" in again.told[0] and "ladder" not in again.told[0]
     again.run()
     assert again.spent <= again.accounting.ledger.cap
+
+
+def test_what_an_event_takes_does_not_grow_with_the_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest looks at all of them: of many it is of some events alone, and else there is none to be held to."""
+    monkeypatch.setattr(engine, "DIGESTED_TRIALS", 10)
+    looked, digest = list[int](), State.digest
+
+    def counted(state: State) -> dict[str, str]:
+        looked.append(len(state.trials))
+        return digest(state)
+
+    monkeypatch.setattr(State, "digest", counted)
+    world = World(tmp_path, cap=12_000, slots=16).run()
+    events = world.total("SELECT (SELECT COUNT(*) FROM reports) + (SELECT COUNT(*) FROM decisions)")
+    assert max(looked) > 60 and sum(looked) < 11 * events
+    assert world.journal.facts()["state"] is None and World(tmp_path, cap=12_000, slots=16).told == []
 
 
 def test_a_deadline_counts_from_the_start_of_the_study_whoever_ran_meanwhile(
