@@ -13,6 +13,7 @@ import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from analysis.settings import ExportSettings
 from analysis.spending import spending
@@ -69,9 +70,12 @@ def storage(study: Study, file: Path) -> str:
                 made.set_user_attr(name, value)
             made.add_trials(trials)
         kept.engine.dispose()
-    except OSError as error:
+    except (OSError, SQLAlchemyError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(getattr(error, "orig", None) or error)
+        if isinstance(error, SQLAlchemyError):  # it was ours, and is half made
+            file.unlink()
         remedy = "name a new file in a folder that you may write"
-        raise UserError(f"--optuna: {str(file)!r} cannot be written ({error.strerror}): {remedy}") from None
+        raise UserError(f"--optuna: {str(file)!r} cannot be written ({why}): {remedy}") from None
     return f"{file}: optuna-dashboard {url}"
 
 

@@ -25,15 +25,17 @@ from tune.published import PUBLISHED
 from tune.ranking import TAKEN, compared, configurations, reported
 from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
-from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS
+from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS, last_beat
 from tune.store.journal import FACTS, FILE, connect, facts_in
+from tune.store.mirror import EVERY_SECONDS, MIRRORED
 from tune.store.queries import ANEW, PLACES, STORED, TRAINED, in_order, last_rows, lasting
 
 RUNS = Path("runs")
 KERNELS = "kernels"
 """The fact that a study of kernels has: their names."""
-CONTROL = r"[\x00-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])"
-"""Characters that steer a terminal, and how JSON writes them: a stranger's names are shown without."""
+CONTROL = r"[\x00-\x1f\x7f-\x9f]|(?<!\\)((?:\\\\)*)\\u00(?:[01][0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])"
+"""Characters that steer a terminal, and how JSON writes them, which is not after a backslash that stands for itself:
+a stranger's names are shown without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,7 @@ def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
     connection.row_factory = None
     try:
         table = pd.read_sql_query(sql, connection, params=values)
-        return table.replace(CONTROL, "?", regex=True)
+        return table.replace(CONTROL, r"\1?", regex=True)
     except (pd.errors.DatabaseError, sqlite3.Error) as error:
         remedy = "name another study, or bring back a copy of it"
         raise UserError(
@@ -195,9 +197,12 @@ def written(folder: Path) -> int:
 
 
 def alive(folder: Path) -> bool:
-    """Whether some driver gave a sign of life of late: for who knows nothing of it but the study's folder."""
+    """Whether some driver gave a sign of life of late, in a mirror's copy one that is as rare as these: for who knows
+    nothing of it but the study's folder."""
+    beat = last_beat(folder, DRIVER)
+    rare = EVERY_SECONDS if beat is not None and beat.ended == MIRRORED else 0.0
     with suppress(OSError):
-        return time() - (folder / FOLDER / DRIVER).stat().st_mtime < SILENCE_SECONDS
+        return abs(time() - (folder / FOLDER / DRIVER).stat().st_mtime) < SILENCE_SECONDS + rare
     return False
 
 

@@ -27,7 +27,8 @@ from tune.store.queries import DECAY, END
 
 MOMENTS = 400  # points of the burn-down
 BILLS = 20  # trials with a bar of their own
-MOST_SLOTS = 32
+MOST_LANES = 32
+"""Of slots that were held at once."""
 NOTHING_YET = "budget: nothing was charged yet; wait for the first segment of a trial to end"
 
 
@@ -100,6 +101,18 @@ def bills(study: Study) -> Picture:
     )
 
 
+def lanes_of(slots: pd.DataFrame) -> dict[int, int]:
+    """A lane for each slot, which is another's whose last segment is over before its first: a device's, where a search
+    went on."""
+    ends: list[float] = []
+    found = {}
+    for slot, (opened, closed) in slots.sort_values("opened").iterrows():
+        lane = next((lane for lane, end in enumerate(ends) if end <= opened), len(ends))
+        ends[lane : lane + 1] = [closed]
+        found[slot] = lane
+    return found
+
+
 def timeline(study: Study) -> Picture:
     """Which slot ran what, and when: gaps are idle. UserError before the first charge."""
     leases = study.read(
@@ -109,23 +122,26 @@ def timeline(study: Study) -> Picture:
     table = leases.assign(
         level=leases["rung"].astype(float).map("rung {:.0f}".format).where(leases["purpose"] != "final", last)
     )
-    table = table[table["closed"].notna() & (table["slot"] < MOST_SLOTS)]
+    table = table[table["closed"].notna()]
     if table.empty:
         raise UserError(NOTHING_YET)
     styles = levels(table["level"].unique())
-    slots = sorted(table["slot"].unique())
-    figure, (plot,) = axes(height=1.2 + 0.28 * max(len(slots), 2))
-    for (slot, level), rows in table.groupby(["slot", "level"]):
+    lanes = table["slot"].map(lanes_of(table.groupby("slot").agg({"opened": "min", "closed": "max"})))
+    shown = table[lanes < MOST_LANES]
+    figure, (plot,) = axes(height=1.2 + 0.28 * max(shown_lanes := min(lanes.max() + 1, MOST_LANES), 2))
+    for (lane, level), rows in shown.groupby([lanes, "level"]):
         spans = list(zip(rows["opened"], rows["closed"] - rows["opened"], strict=True))
-        plot.broken_barh(spans, (slots.index(slot) - 0.4, 0.8), color=styles[level][0], edgecolor="white", lw=0.3)
-    plot.set(yticks=range(len(slots)), yticklabels=[f"slot {slot}" for slot in slots], xlabel="wall clock of the study")
+        plot.broken_barh(spans, (lane - 0.4, 0.8), color=styles[level][0], edgecolor="white", lw=0.3)
+    ticks = range(shown_lanes)
+    plot.set(yticks=ticks, yticklabels=[f"slot {lane}" for lane in ticks], xlabel="wall clock of the study")
+    left_out = f", {len(table) - len(shown)} on further slots left out" if len(shown) < len(table) else ""
     time_ticks(plot.xaxis)
     plot.grid(axis="y", visible=False)
     legend_above(plot, [Patch(color=color, label=level) for level, (color, _) in styles.items()])
     return Picture(
         name="timeline",
         title="Who ran when",
-        text="A bar for each segment of a trial; gaps are idle.",
+        text=f"A bar for each segment of a trial{left_out}; gaps are idle.",
         figure=figure,
         data=table,
     )

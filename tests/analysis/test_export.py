@@ -1,6 +1,7 @@
 """What others' tools read of a study: Optuna its storage, nanoGPT's sample.py the winner."""
 
 import pickle
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
+from sqlalchemy.exc import OperationalError
 
 from analysis.exporting import distribution
 from analysis.settings import ExportSettings
@@ -93,6 +95,18 @@ def test_nothing_is_written_over(six: Written, tmp_path: Path) -> None:
         with one_line(r"^--optuna: '.*' cannot be written \(.*\): name a new file"):
             do(ExportSettings, [str(six.folder), "--optuna", str(tmp_path / name)])
     assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "elsewhere").exists()
+
+
+def test_what_a_disk_does_not_take_leaves_nothing_behind(
+    six: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr(optuna.Study, "add_trials", full)
+    with one_line(r"^--optuna: '.*new' cannot be written \(database or disk is full\): name a new file"):
+        do(ExportSettings, [str(six.folder), "--optuna", str(tmp_path / "new")])
+    assert not (tmp_path / "new").exists()
 
 
 def test_something_is_asked_for(six: Written) -> None:

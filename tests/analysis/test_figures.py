@@ -17,13 +17,13 @@ from matplotlib.colors import to_rgb
 from analysis.figures import lines, trainings
 from analysis.page import OF_A_FAMILY
 from analysis.plots import dimensions as effects_file
-from analysis.plots.budget import bills, burn_down, memory, prices
+from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import effects, importances, one_level, precision
 from analysis.plots.search import curve, curves, front, parallel, progress
 from analysis.ranking import ranking
 from analysis.settings import PlotSettings, RankSettings
 from analysis.spending import spending
-from analysis.study import Results, open_studies
+from analysis.study import Results, open_studies, open_study
 from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
 from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import FACTS, Printed, Written, one_line, search, study_of_trials
@@ -126,6 +126,21 @@ def test_the_bills_add_up_to_the_charges(found: Results) -> None:
 
 def test_prices_are_compared_with_costs(found: Results) -> None:
     assert prices(found.studies[0]).data["ratio"].to_numpy() == pytest.approx(1.1)
+
+
+def test_every_segment_is_drawn_though_each_run_of_a_search_has_slots_of_its_own(write: Callable[..., Written]) -> None:
+    """Of what was held at once a place is as good as another's that is over."""
+    study = write("study")
+    study.trial("t1")
+    for slot in range(60):
+        begun = 10.0 * (slot // 12)
+        study.slot(slot, opened=begun, closed=begun + 9)
+        study.lease("t1", slot, rung=0, price=5, opened=begun + 1, charged=5.0)
+    study.journal.close()
+    drawn = timeline(open_study(study.folder))
+    assert len(drawn.data) == 60 and "left out" not in drawn.text
+    (plot,) = drawn.figure.axes
+    assert len(plot.get_yticks()) == 12 and sum(len(bars.get_paths()) for bars in plot.collections) == 60
 
 
 def test_memory_that_ran_out_is_shown_beside_what_was_measured(searched: Written) -> None:

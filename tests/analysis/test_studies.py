@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 
 from analysis.settings import SpendSettings
 from analysis.spending import ending, spending
-from analysis.study import mean_curves, newest, open_kernels, open_studies, open_study, over_seeds
+from analysis.study import alive, mean_curves, newest, open_kernels, open_studies, open_study, over_seeds
 from tests.analysis.conftest import Printed, Written
 from tune.arithmetic import mean_interval
+from tune.store.heartbeat import DRIVER, FOLDER, beat
 from tune.store.journal import Journal, connect
+from tune.store.mirror import MIRRORED
 
 
 def test_the_newest_is_the_one_of_its_kind_that_was_written_last(write: Callable[..., Written]) -> None:
@@ -47,6 +50,29 @@ def test_what_is_only_read_is_no_newer_for_it(write: Callable[..., Written]) -> 
         journal.update("trials", "t1", {"state": "stopped"})
         os.utime(old.folder / "journal.db", (0, 0))
         assert newest(old.folder.parent) == old.folder
+
+
+def test_what_only_looks_like_a_control_character_is_read_as_it_is(write: Callable[..., Written]) -> None:
+    """A model that was trained on code writes such; what is one is shown without."""
+    samples = ["ESC = '\\u001b['", "two \\\\u0000", "\x1b[1m and \\\x9b"]
+    study = write("study", samples=samples)
+    study.trial("t1", how=samples[0])
+    study.journal.close()
+    opened = open_study(study.folder)
+    assert opened.facts["samples"] == [*samples[:2], "?[1m and \\?"]
+    assert json.loads(opened.read("SELECT config FROM trials")["config"].item())["how"] == samples[0]
+
+
+def test_a_driver_lives_by_its_signs_of_life_which_are_rarer_in_a_copy(write: Callable[..., Written]) -> None:
+    folder = write("study").folder
+    assert not alive(folder)
+    (folder / FOLDER).mkdir()
+    for ended, lives in ((None, [0, -5, 5]), (MIRRORED, [0, -5, 5, -30, -60])):
+        beat(folder, DRIVER, 0, 0.0, ended)
+        now = time.time()
+        for age in (0, -5, 5, -30, -60, -3600, 3600):
+            os.utime(folder / FOLDER / DRIVER, (now + age, now + age))
+            assert alive(folder) == (age in lives), (ended, age)
 
 
 def test_an_empty_study_and_an_empty_runs_are_refused(write: Callable[..., Written], tmp_path: Path) -> None:

@@ -325,7 +325,8 @@ class OptunaPruner(OwnLadder):
             if self.hyperband
             else optuna.pruners.SuccessiveHalvingPruner(**options)
         )
-        self._study = optuna.create_study(study_name=f"round {self._rounds}", pruner=pruner)
+        # by this name and a trial's number HyperBand draws its bracket
+        self._study = optuna.create_study(study_name=f"seed {self.supply.seed} round {self._rounds}", pruner=pruner)
 
     def again(self) -> bool:
         self.grace *= self.reduction

@@ -207,10 +207,12 @@ KNOWN_SHARE = 0.6
 
 
 def _alone(curve: Curve, cell: Cell, settings: ReplaySettings, share: float = 1.0) -> float:
-    """The loss of a configuration that is all that is trained: to its end, in own mode for a share of the cap."""
-    if not curve.sound or curve.memory_bytes > settings.memory_limit:
+    """The loss of a configuration that is all that is trained: to its end, in own mode for a share of the cap; inf: it
+    does not fit, or diverges before that."""
+    steps = share * cell.cap / curve.step_seconds
+    if not curve.sound or curve.memory_bytes > settings.memory_limit or (curve.decayed and steps >= curve.diverges):
         return math.inf
-    return curve.final(share * cell.cap / curve.step_seconds) if curve.decayed else curve.best[-1]
+    return curve.final(steps) if curve.decayed else curve.best[-1]
 
 
 def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engine: Engine, clock: Clock) -> Outcome:

@@ -169,7 +169,7 @@ class Supply:
         self, curves: Sequence[Curve], *, seed: int, only: Sequence[int] | None = None,
         prior: Callable[[Config], Favour] | None = None,
     ) -> None:  # fmt: skip
-        self._curves, self._seed, self._prior = curves, seed, prior
+        self._curves, self.seed, self._prior = curves, seed, prior
         self.outlook = Outlook()
         self._indices = range(len(curves)) if only is None else only
         self._given: dict[str, int] = {}
@@ -179,7 +179,7 @@ class Supply:
     def begin_again(self) -> None:
         """Every curve may be handed out once more."""
         self._round += 1
-        rng = random.Random(f"{self._seed} {self._round}")
+        rng = random.Random(f"{self.seed} {self._round}")
         self._left = dict.fromkeys(rng.sample(self._indices, len(self._indices)))
 
     @property
@@ -244,14 +244,18 @@ def _between(losses: Sequence[float], reports: float) -> float:
 
 
 MILLISECONDS = 1e3
+MOST_REPORTS = 1000
+"""Of a curve that a journal tells of: one whose trial reported sooner first than it went on has these."""
+MOST_NATS = 700.0
+"""Between two losses of a table: a regret is of perplexities, and e to more is no number."""
 
 
 def from_journal(path: Path) -> list[Table]:
     """The trials of a study that measured a loss. UserError where there are none, or no journal.
 
-    A curve reports as often as its trial first did, as many times as its trial lasted; a step is a training
-    millisecond. One that diverged did so by the report after its last loss. It is cut short where its trial neither
-    finished nor diverged: what more training would have made of it is not known.
+    A curve reports as often as its trial first did, as many times as its trial lasted, but at most MOST_REPORTS times;
+    a step is a training millisecond. One that diverged did so by the report after its last loss. It is cut short where
+    its trial neither finished nor diverged: what more training would have made of it is not known.
     """
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
@@ -269,7 +273,7 @@ def from_journal(path: Path) -> list[Table]:
     cut_short: Counter[str] = Counter()
     for trial, family, config, parameters, finished, diverged in trials:
         if trial in points:
-            every = points[trial][0][0]
+            every = max(points[trial][0][0], points[trial][-1][0] / MOST_REPORTS)
             curve = Curve(
                 config=json.loads(config), parameters=parameters or 0, seconds_per_report=every,
                 losses=evenly(points[trial], every) + (math.nan,) * diverged, steps_per_report=MILLISECONDS * every,
@@ -326,13 +330,17 @@ def load(path: Path) -> list[Table]:
     for table in tables:
         if not any(curve.sound for curve in table.curves):
             raise UserError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
+        losses = [loss for curve in table.curves for loss in curve.losses if math.isfinite(loss)]
+        if (apart := max(losses) - min(losses)) > MOST_NATS:
+            rule = f"a regret is of perplexities, e to the loss: they may lie {MOST_NATS:.0f} apart, such as logarithms"
+            raise UserError(f"table: '{path}' has losses that lie {apart:.4g} apart: {rule}")
     return tables
 
 
 def from_lines(path: Path) -> Table:
     """One JSON object a line, each a configuration."""
     curves = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip():
             curves.append(_curve(line, f"table: '{path}' line {number}"))
     if not curves:

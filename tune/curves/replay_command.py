@@ -62,8 +62,11 @@ class Rows:
         """Keep a row, at once."""
         self._rows.append(row)
         if self._path:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+            except OSError as error:
+                raise UserError(f"--rows: '{self._path}' cannot be written ({error.strerror}); make room") from None
 
 
 def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:

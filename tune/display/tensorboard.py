@@ -42,6 +42,8 @@ from tune.store.queries import best_so_far, ranking
 from tune.system import System
 
 VERSION = "brain.Event:2"
+EVENTS, OURS = "events.out.tfevents.", ".ration"
+"""Around the time in the name of a file of events."""
 
 
 def scalar(tag: str, value: float) -> Summary.Value:
@@ -57,11 +59,13 @@ class EventFile:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        begins_run = not any(folder.iterdir())
+        before = max((path.name for path in folder.glob(f"{EVENTS}*{OURS}")), default=None)
         now = time.time()
-        self._path = folder / f"events.out.tfevents.{now:017.6f}.ration"
+        if before is not None:  # after which this one is, whatever the clock says
+            now = max(now, float(before.removeprefix(EVENTS).removesuffix(OURS)) + 1e-6)
+        self._path = folder / f"{EVENTS}{now:017.6f}{OURS}"
         self._append(Event(wall_time=now, file_version=VERSION))
-        if begins_run:
+        if before is None:
             self.rewind(0)
 
     def add(self, *values: Summary.Value, step: int, at: float | None = None) -> None:
@@ -175,7 +179,9 @@ SCALARS = {
     "7 trial/test_perplexity": "test_perplexity",
 }
 """Each tag and its column of the journal's table `reports`. The groups 1 to 3 are the ledger's."""
-LOSS, LONGEST_RUN = "4 valid/loss", 150
+LOSS = "4 valid/loss"
+LONGEST_RUN = 200
+"""Bytes of the name of a run: a folder's has 255 at most."""
 ENDED, DEVICE_SECONDS = "7 trial/ended", "7 trial/device_seconds"
 BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
 PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
@@ -405,6 +411,7 @@ class TensorBoard(Listener):
         if trial not in self._trials:
             record = engine.trials[trial]
             begun = begun_row(self._dimensions, record.family, record.config)
-            name = f"{record.family}/{trial} {label(record.config).replace('/', '_')[:LONGEST_RUN]}"
+            name = f"{record.family}/{trial} {label(record.config).replace('/', '_')}"
+            name = name.encode()[:LONGEST_RUN].decode(errors="ignore")
             self._trials[trial] = TrialRun(self._folder / name, self._journal, trial, begun)
         return self._trials[trial]

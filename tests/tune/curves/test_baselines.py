@@ -16,6 +16,7 @@ from tune.curves.baselines import (
     ASHA_REDUCTION,
     OPTUNA_HALVING_GRACE,
     OPTUNA_HALVING_REDUCTION,
+    OptunaPruner,
     Stub,
     made,
 )
@@ -50,6 +51,19 @@ def test_no_slot_idles_beside_a_lease_that_reserved_for_long(scheduler: str, wor
     engine = played(some, scheduler, share=0.2, workers=workers, thaw=0.0)
     steps = sum(some.curves[each.config["curve"]].step_seconds * each.steps for each in engine.trials.values())
     assert steps >= 0.93 * 0.2 * some.exhaustive
+
+
+def test_hyperband_draws_its_brackets_anew_for_each_seed() -> None:
+    """Of a trial's number and the name of its study."""
+    drawn, trials = set(), [f"t{number}" for number in range(40)]
+    for seed in range(3):
+        policy = made("optuna-hyperband", supply=Supply([], seed=seed), price=lambda *_: 1.0, unit=1.0, steps=64.0,
+                      step_seconds=1.0)  # fmt: skip
+        assert isinstance(policy, OptunaPruner)
+        for trial in trials:
+            policy.begin(trial)
+        drawn.add(tuple(policy.goes_on(trial, 4.0, float(place), False) for place, trial in enumerate(trials)))
+    assert len(drawn) == 3
 
 
 def test_every_scheduler_draws_the_same_configurations_in_the_same_order() -> None:

@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,16 @@ def test_divergence_is_seen_at_its_first_report_and_nothing_follows(scheduler: s
     engine, broken = played(some, scheduler, diverge=0.25), diverging(some.curves, 0.25, seed=0)
     ends = [(each.steps, broken[each.config["curve"]].diverges) for each in engine.trials.values()]
     assert all(steps <= diverges for steps, diverges in ends) and any(steps == diverges for steps, diverges in ends)
+
+
+def test_regret_is_to_the_best_that_does_not_diverge_within_the_cap() -> None:
+    """In own mode, where decays were measured that its constant rate does not come to."""
+    worse, better = (tuple(level + 1 / report**level for report in range(1, 21)) for level in (2.0, 1.0))
+    known: dict[str, Any] = {"parameters": 1, "seconds_per_report": 1.0}
+    sound = Curve(config={"number": 0}, losses=worse, decayed=worse, **known)
+    broken = Curve(config={"number": 1}, losses=(*better[:4], *[math.nan] * 16), decayed=better, **known)
+    found = search(Table(name="two", curves=(sound, broken)), "oracle", share=0.25)
+    assert found.bound == pytest.approx(math.expm1(worse[5] - worse[9]))
 
 
 def test_what_ran_out_of_memory_is_never_tried_again() -> None:

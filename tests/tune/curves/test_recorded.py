@@ -11,7 +11,7 @@ import pytest
 from tests.tune.curves.made import table
 from tune.cli import main
 from tune.curves.asked import ReplaySettings
-from tune.curves.recorded import PUBLISHED, Curve, Supply, evenly, load
+from tune.curves.recorded import MOST_REPORTS, PUBLISHED, Curve, Supply, evenly, load
 from tune.experiments.curves import SHAPES
 from tune.search.forecast import Favour
 from tune.store.journal import SCHEMA
@@ -55,6 +55,16 @@ def test_a_journal_is_a_table_for_each_family(tmp_path):
     curve = tables[0].curves[0]
     assert [curve.losses[report - 1] for report in (1, 2, 4)] == pytest.approx([4.5, 4.0, 3.0])
     assert curve.seconds == pytest.approx(16.0) and curve.memory_bytes == 16000
+
+
+def test_a_trial_that_reported_once_before_it_trained_is_a_curve_of_a_bounded_size(tmp_path: Path) -> None:
+    path = journal(tmp_path / "study" / "journal.db", {"unmeasured": ("loop", "finished", "returned")})
+    with sqlite3.connect(path) as connection:
+        connection.execute(REPORT, ("unmeasured", 1e-3, 9.0, 0))
+        connection.execute(REPORT, ("unmeasured", 3600.0, 2.0, 0))
+    ((curve,),) = [table.curves for table in load(path)]
+    assert len(curve.losses) == MOST_REPORTS and curve.seconds == pytest.approx(3600.0)
+    assert 2.0 < curve.losses[0] < 9.0 and curve.losses[-1] == 2.0
 
 
 def test_of_what_was_trained_again_after_a_kill_a_curve_has_the_second(tmp_path: Path) -> None:

@@ -104,6 +104,8 @@ BAD_TABLES = [
     ('{"config": {}, "parameters": 1, "seconds_per_report": 1, "valid_loss": []}', "line 1 needs"),
     ('{"config": {}, "parameters": 1, "seconds_per_report": 1, "valid_loss": ["x"]}', "line 1 holds"),
     ('{"config": {}, "parameters": 1, "seconds_per_report": 1, "valid_loss": [null]}', "finite loss"),
+    ('{"config": {}, "parameters": 1, "seconds_per_report": 1, "valid_loss": [5e3, 2e2]}', "lie 4800 apart"),
+    ('{"config": {"a": "\u2028"}, "parameters": 1, "seconds_per_report": 1}', "line 1 has no valid_loss"),
     (b"\xff\xfe\xfd", "not UTF-8"),
     (b"SQLite format 3\0 and no more", "not a study's journal"),
 ]

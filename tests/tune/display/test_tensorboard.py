@@ -21,12 +21,14 @@ from tests.searches import comes
 from tests.tune.display.browser import Page, browser
 from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, killed, read, trial_runs, watched
 from tests.tune.search.world import MFU, World
+from tune.display import tensorboard
 from tune.display.standings import levels, picture, table
-from tune.display.tensorboard import METRICS, REASONS, TrialRun, begun_row
+from tune.display.tensorboard import METRICS, REASONS, EventFile, TensorBoard, TrialRun, begun_row, scalar
 from tune.reports import Evaluation, Report, journal_row
 from tune.search.engine import GIVE_UP
 from tune.search_context import overhead_noted
 from tune.search_space import DIMENSIONS, FREED, freed
+from tune.settings import Settings
 from tune.store.journal import Journal
 from tune.store.queries import ranking
 from tune.winners import winners
@@ -136,6 +138,27 @@ def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(over: World) -> N
         assert {tag.partition("/")[0] for tag in run.Tags()["scalars"]} == {"4 valid", "5 train", "6 speed", "7 trial"}
         shares = run.Scalars("6 speed/mfu")
         assert shares and all(event.value == pytest.approx(MFU) for event in shares)
+
+
+def test_a_run_has_a_name_that_a_folder_can_have_whatever_letters_its_config_is_of(tmp_path: Path) -> None:
+    world, _ = watched(tmp_path)
+    trial = world.taken().trial
+    world.engine.trials[trial].config = {"how": "ж" * 80, "what": "€" * 80}
+    board = TensorBoard(tmp_path / "other", world.journal, Settings(budget=600), DIMENSIONS)
+    board.decided(world.engine, trial, "start", "")
+    (folder,) = (tmp_path / "other").glob("*/t*")
+    assert folder.name.startswith(f"{trial} how=ж")
+
+
+def test_what_follows_is_read_last_though_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for begun, steps in ((2e9, (0, 1, 2)), (1e9, (3, 4)), (1e9, (5,))):
+        monkeypatch.setattr(tensorboard.time, "time", lambda begun=begun: begun)
+        file = EventFile(tmp_path)
+        for step in steps:
+            file.add(scalar("loss", 9.0 - step), step=step)
+    assert [event.step for event in read(tmp_path).Scalars("loss")] == [0, 1, 2, 3, 4, 5]
 
 
 def test_how_a_winner_translates_is_in_its_run(tmp_path: Path) -> None:
