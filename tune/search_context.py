@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from model.config import ONCE, Config, Data, family_recipe, pad_of
-from model.cost.probe import step_seconds
+from model.cost.probe import LEAST_STEPS, step_seconds
 from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
-from model.training.memory import machine_bytes
+from model.training.memory import machine_bytes, ran_out
 from tune.corpora import flag_of_corpus, load_corpora
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
@@ -152,7 +152,6 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         spaces[name], recipes[name] = varied(space, recipes[name], settings.vary, data[name])
         spaces[name] = bounded(spaces[name], settings, data[name], recipes[name].config)
         first_configs(settings, spaces[name])
-        check_learns(whole_config(recipes[name], name, spaces[name].default(), settings.seed), data[name])
     memories = {
         name: make_memory(
             name, recipes[name], each, devices.kind,
@@ -171,6 +170,8 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
+    for name, space in spaces.items():
+        check_learns(whole_config(recipes[name], name, space.default(), settings.seed), data[name])
     here = {name: ground(settings, devices, recipes[name], data[name]) for name in spaces}
     if earlier:
         cap = settings.budget / devices.share
@@ -280,7 +281,8 @@ def within(settings: Settings, devices: Devices) -> float:
 
 def measured_prices(settings: Settings, devices: Devices, space: Space, data: Data) -> tuple[StepPrices, float]:
     """Of a family's steps, and the seconds of a device that measuring took: of its default configuration, on a GPU of
-    that for a small step's kernels, and of its widest one in a batch that fills it.
+    that for a small step's kernels, and of its widest one in a batch that fills it. Of narrower ones where steps would
+    take too much of what the family has; the nominal ones where there is none.
     """
     here = devices.kind != "cuda" or torch.cuda.is_available()
     if devices.prices is not None or not here or space.family not in PER_LAYER:
@@ -301,6 +303,12 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
         default = [each for each in widest if space.contains(each)][-1]
     config = Config.at(default, family=space.family)
     config = replace(config, batch_tokens=max(config.batch_tokens, filling))
+    most = DEAREST_SHARE * settings.budget * settings.families[space.family] / LEAST_STEPS
+    while family.step_flops(config, data) > most * NOMINAL[devices.kind].flops:
+        half, odd = divmod(config.d_model, 2)
+        if odd or half % config.heads or half < LEAST_WIDTH:
+            return NOMINAL[devices.kind], sum(taken)
+        config = replace(config, d_model=half)
     flops = family.step_flops(config, data) / least(config)
     return StepPrices(flops=flops, launch_seconds=launch), sum(taken)
 
@@ -326,12 +334,17 @@ def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dic
 
 
 def check_learns(config: Config, data: Data) -> None:
-    """UserError: two rows of a family of a user's own do not go through it on the CPU. What fails of ours is a bug."""
+    """UserError: two rows of a family of a user's own do not go through it on the CPU, or memory does not hold them.
+    What else fails of ours is a bug."""
     doing = ""
     try:
         for step in dry_batch(replace(config, precision="fp32"), data):
             doing = step
     except Exception as error:
+        if config.family in BUILT_IN and ran_out(error):
+            shape = f"d_model {config.d_model}, {config.layers} layers"
+            rule = "two rows of it do not fit in the memory of this machine"
+            raise UserError(f"--families: {config.family!r} with {shape}: {rule}: ask for smaller ones") from None
         if config.family in BUILT_IN or isinstance(error, UserError):
             raise
         line = f"its {doing} raised {told_of(error)} on two rows on the CPU"
@@ -411,6 +424,10 @@ def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
 
 PRICED_SECONDS, MEASURED_SHARE = 0.25, 0.005
 """Measuring a device may take so long for a shape, and such a share of a family's device-seconds."""
+DEAREST_SHARE = 0.003
+"""Of these, what the fewest steps of a shape may take by nominal prices, for it to be measured."""
+LEAST_WIDTH = 32
+"""Of a model that is measured."""
 
 
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")

@@ -16,6 +16,7 @@ from model.families import FAMILIES
 from tests.tune.test_registry import CORE
 from tune.assembly import make_engine, shortest_rung
 from tune.dry_run import make_plan, plan_lines
+from tune.errors import UserError
 from tune.recipe import (
     LEAST_STEPS,
     ROWS,
@@ -32,10 +33,10 @@ from tune.reports import EPOCHS_AS_NEW
 from tune.search.engine import Engine
 from tune.search.forecast import Progress
 from tune.search.successive_halving import Finish, Left, Promote, SuccessiveHalving
-from tune.search_context import survey
+from tune.search_context import DEAREST_SHARE, survey
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
 from tune.settings import Settings
-from tune.step_prices import StepPrices
+from tune.step_prices import NOMINAL, StepPrices
 from tune.store.journal import Journal
 
 CORE_PRICES, GPU_PRICES = StepPrices(flops=2e11), StepPrices(flops=1e13, launch_seconds=1e-6)
@@ -173,6 +174,24 @@ def test_stored_and_typed_forms_are_read_back_and_strangers_are_refused() -> Non
     for lacking in SETTABLE:
         with pytest.raises(KeyError):
             Recipe.from_stored({name: value for name, value in stored.items() if name != lacking})
+
+
+@pytest.mark.parametrize(("budget", "d_model", "measured"), [(600.0, 128, 128), (3600.0, 256, 256), (20.0, 1024, 64)])
+def test_to_measure_prices_takes_little_of_the_cap_however_large_models_are(
+    text: Path, monkeypatch: pytest.MonkeyPatch, budget: float, d_model: int, measured: int
+) -> None:
+    """By nominal prices, the steps that are measured at least: narrower models have about the same ones."""
+    timed: list[Config] = []
+    monkeypatch.setattr("tune.search_context.step_seconds", lambda config, *_, **__: timed.append(config) or [1.0])
+    settings = Settings(budget=budget, families="nanogpt", text_corpus=text, range={"d_model": str(d_model)})
+    context = survey(settings, CORE)
+    (config,) = timed
+    assert config.d_model == measured and context.probed == 1.0
+    seconds = FAMILIES["nanogpt"].step_flops(config, context.data["nanogpt"]) / NOMINAL["cpu"].flops
+    assert seconds <= DEAREST_SHARE * budget
+    with pytest.raises(UserError, match=r"^--families: 'nanogpt' with d_model \d+, 4 layers: .* smaller ones$"):
+        monkeypatch.setattr("tune.search_context.dry_batch", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        survey(settings, CORE)
 
 
 @pytest.fixture
