@@ -302,8 +302,8 @@ class LedgerRun:
             self._show(family, int(engine.accounting.ledger.spent))
 
     def ended(self, trial: str) -> None:
-        """A trial is over: where it was a best so far and failed, another is."""
-        if trial in [row["trial"] for row in self._best.values()]:
+        """A trial is over: where it was a best so far and failed, another is; what a loop had then counts."""
+        if self._metric is not None or trial in [row["trial"] for row in self._best.values()]:
             self.rank()
 
     def rank(self) -> None:

@@ -41,6 +41,10 @@ after their decay."""
 REACHED = """IFNULL(rung, (SELECT IFNULL(MAX(earlier.rung), 0) FROM reports AS earlier
                              WHERE earlier.trial = reports.trial AND earlier.report < reports.report))"""
 """Of a report that counts, the rung; where it completes none, the highest that its trial had completed."""
+LAST_TOLD = """
+    SELECT MAX(report) FROM reports JOIN leases USING (lease)
+    WHERE numbers IS NOT NULL AND closed IS NOT NULL GROUP BY lease"""
+"""Of a user's loop what it reported last on a lease, however that ended."""
 LEVELS = f"""
     WITH completed AS (
         SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
@@ -53,7 +57,7 @@ LEVELS = f"""
                             report DESC
                ) AS again
         FROM reports JOIN trials USING (trial)
-        WHERE (final OR rung IS NOT NULL OR (numbers IS NOT NULL AND ended IN ('lease', 'stopped')))
+        WHERE (final OR rung IS NOT NULL OR report IN ({LAST_TOLD}))
             AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
             AND (numbers IS NOT NULL OR NOT {FAILED}) AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
@@ -77,8 +81,8 @@ LEVELS = f"""
     FROM alike"""
 """A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
 measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest
-loss, on the whole split if one was measured there. Of a user's loop what it had when a lease cut it short counts too,
-in the place of what it had at the rung before. rung: after the decay, the same;
+loss, on the whole split if one was measured there. Of a user's loop what it had when a lease cut it short, or it failed
+on its way, counts too, in the place of what it had at the rung before. rung: after the decay, the same;
 averaged: what is kept is the average of its weights."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family

@@ -77,17 +77,26 @@ def test_what_another_family_was_measured_on_changes_nothing(study: Written) -> 
     assert [dict(row) for row in ranking(study.journal) if row["family"] == "nanogpt"] == alone
 
 
-@pytest.mark.parametrize("ended", ["stopped", "lease", None])
-def test_of_a_loop_that_is_cut_short_what_it_reported_by_then_counts(study: Written, ended: str | None) -> None:
-    """Not what a lease that goes on has reported so far."""
+@pytest.mark.parametrize(("ended", "charged"), [("stopped", 9.0), ("lease", 9.0), (None, 9.0), (None, None)])
+def test_of_a_loop_that_is_cut_short_what_it_reported_by_then_counts(
+    study: Written, ended: str | None, charged: float | None
+) -> None:
+    """Also where it failed or was killed on its way, but not what a lease that goes on has reported so far."""
+    study.slot()
     for trial, loss in (("t1", 0.7), ("t2", 0.5)):
         study.trial(trial, family=LOOP)
         study.report(trial, None, valid_loss=loss, numbers='{"loss": 1}', ended="rung", steps=10)
-    study.report("t1", None, rung=None, valid_loss=0.1, numbers='{"loss": 1}', ended=ended, steps=15)
+    lease = study.lease("t1", 0, rung=1, price=9.0, opened=0.0, charged=charged)
+    for loss, steps, told in ((0.2, 12, None), (0.1, 15, ended)):
+        study.report(
+            "t1", None, rung=None, valid_loss=loss, numbers='{"loss": 1}', ended=told, steps=steps, lease=lease
+        )
+    if ended is None and charged:
+        study.journal.update("trials", "t1", {"state": "failed", "reason": "error: mine"})
     assert connect(study.folder).execute(f"SELECT COUNT(*) FROM ({LEVELS})", (math.inf,)).fetchone()[0] == 2
     (first, other) = ranking(study.journal)
     told = (first["trial"], first["loss"], first["steps"], level_text(first), first["section"])
-    assert told == (("t1", 0.1, 15, "at rung 0", "rung") if ended else ("t2", 0.5, 10, "at rung 0", "rung"))
+    assert told == (("t1", 0.1, 15, "at rung 0", "rung") if charged else ("t2", 0.5, 10, "at rung 0", "rung"))
     assert best_so_far(study.journal)[LOOP]["trial"] == first["trial"] != other["trial"]
 
 
@@ -99,10 +108,12 @@ def test_of_two_loops_that_are_equally_good_the_one_that_saved_is_first(study: W
 
 
 def test_what_a_loop_was_cut_short_with_counts_at_the_highest_rung_that_it_had(study: Written) -> None:
+    study.slot()
     study.trial("t1", family=LOOP)
     for rung, loss in ((0, 0.9), (1, 0.8), (None, 0.7)):
         ended = "lease" if rung is None else "rung"
-        study.report("t1", None, rung=rung, valid_loss=loss, numbers='{"loss": 1}', ended=ended, steps=10)
+        lease = study.lease("t1", 0, rung=rung, price=9.0, opened=0.0, charged=9.0)
+        study.report("t1", None, rung=rung, valid_loss=loss, numbers='{"loss": 1}', ended=ended, steps=10, lease=lease)
     (row,) = ranking(study.journal)
     assert (row["loss"], level_text(row)) == (0.7, "at rung 1")
 
