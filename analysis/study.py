@@ -362,11 +362,11 @@ class Results:
 
     @cached_property
     def told(self) -> dict[str, str]:
-        """Columns of `reached` with what else a user's loop reported then, and how people read them; the metric among
-        it is the last one, not the best."""
-        known, last = {*TAKEN, *self.dimensions, self.measure.column}, self.measure.name
+        """Columns of `reached` with what a user's loop reported last, and how people read them: its best was another
+        report's."""
+        known = {*TAKEN, *self.dimensions, self.measure.column}
         names = (name for name in self.reached if name not in known)
-        return {name: f"last {last}" if name in (last, f"reported_{last}") else name for name in names}
+        return {name: f"last {name.removeprefix('reported_')}" for name in names}
 
     @cached_property
     def ranges(self) -> dict[str, bool]:

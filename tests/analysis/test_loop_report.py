@@ -170,6 +170,7 @@ def test_the_ranking_is_the_one_that_the_search_returned(loop: Loops, results: R
     column = f"best_{loop.metric.name}"
     assert [row[column] for row in rows if row[column] is not None] == pytest.approx(theirs[column].dropna().tolist())
     assert [row["seen"] for row in rows if row["seen"]] == [10 * row["steps"] for row in rows if row["steps"]]
+    assert "last seen" in printed(RankSettings, loop.folder), "which need not be the best's"
     table = ranking(results)
     first = winner(results, table)
     assert first is not None and (first[column], first["trial"]) == pytest.approx(best(loop)[:2])
