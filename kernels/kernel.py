@@ -1,7 +1,6 @@
 """What a kernel and an implementation of it are, and how numba compiles here: types, threads, streaming stores."""
 
 import ctypes
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from tune.machine import core_count
 
 Inputs = tuple[Any, ...]
 LINE = 64
@@ -151,7 +152,7 @@ _load_tbb()
 # both threads on one core now and then, and takes .2 ms to begin where the first takes a few microseconds.
 numba.config.THREADING_LAYER_PRIORITY = ["tbb", "workqueue", "omp"]  # type: ignore[attr-defined]
 
-THREADS = min(len(os.sched_getaffinity(0)), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+THREADS = min(core_count(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
 """Of every parallel implementation, numba's or not."""
 
 VECTOR_IN = types.Array(types.float64, 1, "C", readonly=True)  # takes what can be written too: one compilation for both

@@ -11,7 +11,7 @@ import torch
 from model.nn.precision import native
 from model.training.memory import GPU_BYTES
 from tune.flags import AUTO, invalid
-from tune.machine import cpu_name
+from tune.machine import core_count, cpu_name
 from tune.settings import Settings
 from tune.step_prices import StepPrices
 
@@ -113,7 +113,7 @@ class Devices:
 
 def find_devices(settings: Settings) -> Devices:
     """GPUs where there are any, else CPU cores. UserError: more asked for than there are."""
-    cores = len(os.sched_getaffinity(0))
+    cores = core_count()
     if count := torch.cuda.device_count():
         about = torch.cuda.get_device_properties(0)
         return Devices(

@@ -23,7 +23,7 @@ LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/so
 """Bytes of a path in which Ray may put its sockets: Linux takes 107 for a socket's name."""
 
 
-PROC = Path("/proc")
+PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 READY = "RATION_READY"
 """The environment's name for a folder: a worker that has imported what trials need leaves a file there."""
 
@@ -35,6 +35,18 @@ def cpu_name() -> str:
     except OSError:
         return platform.machine()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def core_count(cgroup: Path = CGROUP) -> int:
+    """CPU cores that this process may use; in a container no more than it is given the time of, but one."""
+    there = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # a quota may be `max`
+        quota, period = map(int, (cgroup / "cpu.max").read_text().split())
+        return max(1, min(there, quota // period))
+    with suppress(OSError):  # as Linux had it before
+        quota, period = (int((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return max(1, min(there, quota // period)) if quota > 0 else there
+    return there
 
 
 def stat_of(process: int | str, proc: Path = PROC) -> list[str]:

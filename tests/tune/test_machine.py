@@ -1,6 +1,9 @@
-"""The folder of a search's Ray: closed to others, gone afterwards, swept where a SIGKILL left it and nowhere else."""
+"""What a machine gives a process: its cores; the folder of a search's Ray: closed to others, gone afterwards, swept
+where a SIGKILL left it and nowhere else.
+"""
 
 import gc
+import os
 import signal
 import stat
 import subprocess
@@ -12,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tune import machine
-from tune.machine import LONGEST, PREFIX, kept_for_good, private_folder
+from tune.machine import LONGEST, PREFIX, core_count, kept_for_good, private_folder
 
 HOLD = "from tune.machine import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
 
@@ -23,6 +26,27 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setenv("RAY_TMPDIR", folder)
         yield Path(folder)
+
+
+QUOTA, PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8), ({"cpu.max": "max 100000"}, 8), ({"cpu.max": "250000 100000"}, 2), ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "9900000 100000"}, 8), ({QUOTA: "-1", PERIOD: "100000"}, 8),
+        ({QUOTA: "300000", PERIOD: "100000"}, 3),
+    ],
+)  # fmt: skip
+def test_a_container_has_the_cores_that_it_is_given_the_time_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert core_count(tmp_path) == cores
 
 
 def test_it_is_closed_to_others_and_gone_afterwards(place: Path) -> None:
