@@ -48,7 +48,19 @@ from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.ladder import CONFIRM_SHARE, WALLS
 from tune.search.listed import Listed, dimensions
 from tune.search.memory_model import Memory, first_overhead
-from tune.search_space import PER_LAYER, SPACES, WIDER, Dimensions, Space, Value, freed, layer_weights, merged, wider
+from tune.search_space import (
+    PER_LAYER,
+    SPACES,
+    WIDER,
+    Dimensions,
+    Space,
+    Value,
+    freed,
+    layer_weights,
+    least_rows,
+    merged,
+    wider,
+)
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices, launches
 from tune.store.journal import STUDY, Journal, Stopwatch, study_facts
@@ -230,11 +242,33 @@ def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tup
     names, own = tuple(name for name in vary if name not in SPACES[space.family]), recipe.config
     longest = len(data.valid) // WINDOWS if isinstance(data, TextData) else math.inf
     values, own_values = freed(names, own, longest), {name: own[name] for name in names}
-    if "context" in values:
-        recipe = replace(recipe, evaluation_window=max(map(int, values["context"])))
     if space.family in PER_LAYER:
         values |= wider(space, recipe.weights)
-    return replace(space, vary=values, own=own_values), recipe
+    space = replace(space, vary=values, own=own_values)
+    if "context" in values and recipe.evaluation_window is None:  # else a study goes on
+        if space.held("context"):
+            check_contexts(space, recipe, longest)
+        window = max(recipe.context, *map(int, space.dimensions["context"]))
+        recipe = replace(recipe, evaluation_window=window)
+    return space, recipe
+
+
+def check_contexts(space: Space, recipe: Recipe, longest: float) -> None:
+    """UserError: one that was asked for cuts the windows of no other, or has too few rows, or is beyond the text."""
+    own, rows = recipe.context, least_rows(recipe.config)
+    batch = max(map(int, space.dimensions.get("batch_tokens", (recipe.batch_tokens,))))
+
+    def fault(context: int) -> str | None:
+        times = max(context, own) // min(context, own)
+        if max(context, own) % min(context, own) or times & (times - 1):
+            return f"is no power of two times the recipe's {own}, so that not all are judged on the same tokens"
+        if context > own and rows * context > batch:
+            return f"leaves fewer than {rows} rows of a batch of {batch:,} tokens"
+        return f"leaves fewer than {WINDOWS} windows of the validation split" if own < context > longest else None
+
+    if odd := [value for value in map(int, space.dimensions["context"]) if fault(value)]:
+        known = ",".join(str(value) for value in map(int, space.vary["context"]) if not fault(value))
+        raise invalid("range", f"'context={odd[0]}' {fault(odd[0])}: write context={known}")
 
 
 def make_recipe(

@@ -274,9 +274,10 @@ def test_the_default_is_past_its_warm_up_after_rung_0_by_what_was_measured_where
     assert recipes[0] == recipes[1]
 
 
-def test_contexts_that_vary_divide_the_window_on_which_all_are_judged(asked: Settings) -> None:
+@pytest.mark.parametrize("given", ["", "context=16,32,64", "context=32..128", "batch_tokens=192,384"])
+def test_contexts_that_vary_divide_the_window_on_which_all_are_judged(asked: Settings, given: str) -> None:
     """As do batches and rates beside them; what memory and prices ask of a point is of its own context."""
-    context = survey(replace(asked, vary=("context", "batch_tokens"), set={"context": 64}), CORE)
+    context = survey(replace(asked, vary=("context", "batch_tokens"), set={"context": 64}, range=given or {}), CORE)
     space, data = context.spaces["nanogpt"], context.data["nanogpt"]
     points = {space.default()["context"]: space.default()}
     for point in space.configs():
@@ -294,6 +295,22 @@ def test_contexts_that_vary_divide_the_window_on_which_all_are_judged(asked: Set
     assert flops == sorted(set(flops))
     plain = survey(asked, CORE)
     assert plain.config("nanogpt", plain.spaces["nanogpt"].default()).evaluation_window is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("context=64,96", "'context=96' is no power of two times the recipe's 64, so that"),
+        ("context=48", "'context=48' is no power"), ("context=64,192", "'context=192' is no power"),
+        ("context=64,1024", "'context=1024' leaves fewer than 3 rows of a batch of 1,536 tokens"),
+        ("context=64,512", "'context=512' leaves fewer than 64 windows of the validation split"),
+    ],
+)  # fmt: skip
+def test_contexts_that_were_asked_for_and_cannot_be_judged_alike_are_refused(
+    asked: Settings, given: str, said: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"^--range: {said}[^\n]*: write context=16,32,64,128$"):
+        survey(replace(asked, vary=("context",), set={"context": 64}, range=given), CORE)
 
 
 def test_measuring_is_charged_to_the_cap_before_anything_else_runs(asked: Settings, tmp_path: Path) -> None:
