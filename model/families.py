@@ -2,6 +2,7 @@
 that there are: two of Transformers, and those that a user adds (tune/registry.py).
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from model.data.dataset import OwnData, PairData, TextData
 from model.data.resident import Inputs
 from model.nn.loss import sums, training_loss
 from tune.errors import UserError
-from tune.recipe import FLOPS_PER_WEIGHT
+from tune.recipe import FLOPS_PER_WEIGHT, NUMBERS, parse_set
 
 WRITTEN = ("space", "build", "batches", "loss")
 
@@ -253,6 +254,11 @@ def add(name: str, family: Family) -> None:
     if unknown := [field for field in family.recipe if field not in common]:
         there = ", ".join(common)
         raise UserError(f"families: {name!r} has {unknown[0]!r} in its recipe: a recipe has {there}; leave it out")
+    try:  # else a study could not go on with it
+        for field in [field for field in family.recipe if field in NUMBERS]:
+            parse_set(f"{field}={json.dumps(family.recipe[field], default=repr)}")
+    except UserError as error:
+        raise UserError(f"families: {name!r} has in its recipe {error}") from None
     FAMILIES[name], RECIPES[name] = family, {**common, **family.recipe, **ONCE}
 
 

@@ -117,6 +117,10 @@ def test_what_cannot_serve_is_refused_in_one_line() -> None:
         ("made", {"space": {"gate": ("a/b",)}}, "'made': 'gate' has the values .* numbers or words"),
         ("made", {"space": {"width": (4, 4)}}, "'made': 'width' has the values .* each once"),
         ("made", {"space": {"precision": ("fp8",)}}, "'made': 'precision' has the values .* choose of fp32, tf32"),
+        *(
+            ("made", {"recipe": {field: value}}, f"'made' has in its recipe '{field}=.*: write {field}=")
+            for field, value in (("warm_up_steps", 0), ("batch_tokens", 4), ("context", "64"), ("label_smoothing", 1))
+        ),
     ):
         with pytest.raises(ValueError, match=f"^families: {said}[^\n]*$"):
             register(name)(made(**changes))
