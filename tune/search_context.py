@@ -20,7 +20,7 @@ import torch
 
 from model.config import ONCE, Config, Data, family_recipe, pad_of
 from model.cost.probe import LEAST_STEPS, step_seconds
-from model.data.dataset import TextData
+from model.data.dataset import OwnData, PairData, TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
 from model.training.memory import machine_bytes, ran_out
@@ -161,6 +161,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         for name, space in spaces.items()
     }
     for name, space in spaces.items():
+        check_batch(settings, space, recipes[name], data[name])
         spaces[name], recipes[name] = varied(space, recipes[name], settings.vary, data[name])
         spaces[name] = bounded(spaces[name], settings, data[name], recipes[name].config)
         first_configs(settings, spaces[name])
@@ -234,6 +235,20 @@ def first_configs(settings: Settings, space: Space | OwnSpace) -> list[dict[str,
     here = space.given if isinstance(space, OwnSpace) else space.dimensions
     with under_flag("first"):
         return [space.nearest({name: each[name] for name in each if name in here}) for each in settings.first]
+
+
+def check_batch(settings: Settings, space: Space, recipe: Recipe, data: Data) -> None:
+    """UserError: a step that was asked for has less than one row, which would be trained as one all the same."""
+    if settings.resume is not None or isinstance(data, OwnData) or space.family not in PER_LAYER:
+        return
+    row, given = data.row[1] if isinstance(data, PairData) else recipe.context, space.ranges.get("batch_tokens")
+    asked = {"set": settings.set.get("batch_tokens", row)}
+    if given and "context" not in settings.vary:  # else each context has its own
+        asked["range"] = min(given.values or (given.low,))
+    for flag, batch in asked.items():
+        if float(batch) < row:
+            rule = f"a step of {space.family} has at least one row of {row} tokens"
+            raise invalid(flag, f"'batch_tokens={batch:g}': {rule}: write batch_tokens={row} or more")
 
 
 def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tuple[Space, Recipe]:

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from model.config import pad_of
+from model.data.batches import batch_shape
 from model.families import FAMILIES
 from tests.tune.test_registry import CORE
 from tune import cli
@@ -190,6 +191,20 @@ def test_what_is_asked_for_first_is_tried_first_and_the_rest_is_the_defaults(
         default = space.default()
         assert one == {**default, "d_model": 64, "layers": 2} and two == {**default, "d_model": 256, "dropout": 0.3}
         assert search == "random" or three == default | {"dropout": three["dropout"]}  # which suits the cap
+
+
+@pytest.mark.parametrize("family", ["nanogpt", "translation"])
+@pytest.mark.parametrize("flag", ["set", "range"])
+def test_a_step_that_was_asked_for_has_a_row_at_least_and_the_rate_follows_what_it_has(
+    surveyed: Callable[..., SearchContext], flag: str, family: str
+) -> None:
+    asked = {"families": family} | ({"vary": "batch_tokens"} if flag == "range" else {})
+    with pytest.raises(UserError, match=rf"^--{flag}: 'batch_tokens=8': a step of {family}[^\n]*: write batch_tokens="):
+        surveyed(**asked, **{flag: "batch_tokens=8" if flag == "set" else "batch_tokens=8..640"})
+    context = surveyed(**asked, **{flag: "batch_tokens=640" if flag == "set" else "batch_tokens=256,640"})
+    config = context.config(family, context.spaces[family].default())
+    shape = batch_shape(context.data[family], batch_tokens=config.batch_tokens, context=config.context)
+    assert abs(shape.rows * shape.target - config.batch_tokens) <= shape.target / 2
 
 
 @pytest.mark.parametrize("after", [4, 0])
