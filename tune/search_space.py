@@ -134,8 +134,12 @@ class Dimension:
 
 
 def listed(values: tuple[Value, ...]) -> str:
-    """The values as a user types them: `0, 0.1, 0.2`."""
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    """The values as a user types them: `0, 0.1, 0.2`; with all digits that they have."""
+    short = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return ", ".join(
+        str(value) if isinstance(value, float) and float(text) != value else text
+        for value, text in zip(values, short, strict=True)
+    )
 
 
 def merged(spaces: Iterable[Dimensions]) -> dict[str, tuple[Value, ...]]:

@@ -29,7 +29,7 @@ from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.errors import UserError
 from tune.registry import register, travelling
-from tune.search_context import survey
+from tune.search_context import first_configs, survey
 from tune.search_space import SPACES, Space
 from tune.settings import Settings
 
@@ -73,6 +73,18 @@ def test_its_dimensions_can_be_fixed_and_its_name_is_one_to_choose() -> None:
         Settings(budget="60s", families="bert")
     with pytest.raises(ValueError, match="--fix: 'width=5' is not in the space: fix width at one of 4, 8, 16"):
         Settings(budget="60s", fix="width=5")
+
+
+def test_a_value_of_many_digits_is_one_to_fix_and_to_try_first() -> None:
+    values, listed = (1 / 3, 1234567.5, 1e-05, 2.0), "0.3333333333333333, 1234567.5, 1e-05, 2"
+    register("made")(made(space={"width": (4, 8), "drift": values}))
+    for value in values:
+        settings = Settings(budget="1h", families="made", fix={"drift": value})
+        assert settings.fix == {"drift": value} == Settings.from_stored(settings.stored()).fix
+        with pytest.raises(UserError, match=f"fix drift at one of {re.escape(listed)}$"):
+            Settings(budget="1h", families="made", fix="drift=0.333333")
+        first = Settings(budget="1h", families="made", first={"drift": value})
+        assert first_configs(first, first.space_of("made", ("fp32",)))[0]["drift"] == value
 
 
 def test_its_own_values_are_not_those_that_vary_frees_for_others(text: Path) -> None:
