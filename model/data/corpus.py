@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -291,7 +291,7 @@ def _digest(path: Path, flag: str) -> str:
 def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
     """The file's text (NFC, LF) from a byte on that an earlier piece began at, in pieces with the byte of each.
 
-    They are cut before a character that nothing before it changes: all of ASCII but a line end after its `\\r`.
+    They are cut before a character that nothing before it changes: none of what joins in NFC, no line end after `\\r`.
     """
     decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
     with path.open("rb") as file:
@@ -308,10 +308,8 @@ def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
                     f"{flag}: {str(path)!r} is not UTF-8 at line {_line(path, good)}; convert it, for example with "
                     f"iconv -t UTF-8"
                 ) from None
-            cut = len(text)
-            while raw and cut and (text[cut - 1] >= "\x80" or text[max(0, cut - 2) : cut] == "\r\n"):
-                cut -= 1
-            cut -= bool(raw and cut)
+            new = range(len(text) - 1, max(0, len(rest) - 1), -1)  # before there is no place for a cut
+            cut = next((at for at in new if _apart(text[at - 1], text[at])), 0) if raw else len(text)
             piece, rest = text[:cut], text[cut:]
             if piece:
                 yield place, unicodedata.normalize("NFC", piece.replace("\r\n", "\n"))
@@ -319,6 +317,23 @@ def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
             if not raw:
                 return
             raw = file.read(PIECE)
+
+
+def _apart(before: str, character: str) -> bool:
+    """Whether text may be cut between both: NFC of the parts is then that of the whole (UAX #15: a starter whose quick
+    check says yes)."""
+    if character < "\x80":
+        return before + character != "\r\n"
+    starts = not unicodedata.combining(character) and character not in _joining()
+    return starts and unicodedata.is_normalized("NFC", character)
+
+
+@cache
+def _joining() -> frozenset[str]:
+    """What NFC may join to a character before it: the second of two that make a third, vowels and ends of Hangul."""
+    parts = (unicodedata.decomposition(chr(code)).split() for code in range(0x80, 0x20000))  # beyond are ideographs
+    seconds = (chr(int(each[1], 16)) for each in parts if len(each) == 2 and not each[0].startswith("<"))
+    return frozenset([*seconds, *map(chr, range(0x1160, 0x1200))])
 
 
 def _line(path: Path, byte: int) -> int:

@@ -183,8 +183,11 @@ def test_a_pipe_is_no_corpus() -> None:
     os.close(reading)
 
 
-def test_a_text_without_ascii_is_read_a_line_at_a_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "".join(f"{'大' * (1 + number % 7)}か\u3099\n" for number in range(2_000))
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_text_without_ascii_is_read_some_of_it_at_a_time_too(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(f"{'大' * (1 + number % 7)}か\u3099{end}" for number in range(2_000))
     (path := tmp_path / "text.txt").write_bytes(text.encode())
     monkeypatch.setattr("model.data.corpus.PIECE", 100)
     corpus = load_text(path)
@@ -262,8 +265,10 @@ def test_a_text_is_the_same_however_much_of_it_is_read_at_a_time(
         "é",
         "\u2028",
         "한글",
+        *("가\u11a8", "\u09c7\u09be", "か\u3099", "\u0958", "\u2126", "\uf900", "\u0344", "\u0f71\u0f72"),
+        *"\u1161\u11a8\u09be\u0bd7\u0338=",
     ]
-    raw = "".join(random.Random(0).choices(words, k=6_000))
+    raw = "".join(random.Random(0).choices(words, k=8_000))
     path = tmp_path / "text.txt"
     path.write_bytes(b"\xef\xbb\xbf" + raw.encode())
     monkeypatch.setattr("model.data.corpus.PIECE", piece)
