@@ -28,6 +28,8 @@ SAMPLE_BYTES = 1 << 23
 do in a script that writes no spaces."""
 LONG_WORD = 32
 """Characters."""
+LEARNED_CHARACTERS = 1_000
+"""Of what has no space in it, from which a vocabulary is learned at a time: the library takes its square."""
 SMALL_CORPUS_PAIRS = 500_000
 SMALL_VOCABULARY = 4_096
 LARGE_VOCABULARY = 8_192
@@ -236,7 +238,8 @@ def prepare_text(corpus: TextCorpus, track: Track = untracked, folder: Path | No
     if length <= SHORT_TEXT and len(characters) <= MOST_CHARACTERS:
         tokenizer = CharacterTokenizer("".join(characters))
     else:
-        tokenizer = SubwordTokenizer.train(chain.from_iterable(in_lines(sample)), LARGE_VOCABULARY, marks=False)
+        lines = chain.from_iterable(in_lines(sample))
+        tokenizer = SubwordTokenizer.train(chain.from_iterable(map(_learned, lines)), LARGE_VOCABULARY, marks=False)
     with tempfile.TemporaryDirectory(prefix="ration-") if folder is None else nullcontext(folder) as place:
         train, valid, test = (
             write(
@@ -284,6 +287,12 @@ def _rare_bytes(piece: str) -> int:
     """Of its different words but the short ones of ASCII, which come again."""
     words = {word for word in piece.split() if len(word) > LONG_WORD or not word.isascii()}
     return len("".join(words).encode())
+
+
+def _learned(line: str) -> list[str]:
+    """The line, or where words of it are too long its parts."""
+    long = any(len(word) > LEARNED_CHARACTERS for word in line.split())
+    return re.split(rf"(\S{{{LEARNED_CHARACTERS}}})", line) if long else [line]
 
 
 def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) -> PairSplit:

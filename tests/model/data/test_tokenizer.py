@@ -3,6 +3,7 @@
 import json
 import random
 import tracemalloc
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import tokenizers
 
 from model.data.corpus import TextCorpus, load_text
-from model.data.dataset import SMALL_VOCABULARY, count_words, prepare_text
+from model.data.dataset import LEARNED_CHARACTERS, SMALL_VOCABULARY, count_words, prepare_text
 from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, SubwordTokenizer, Tokenizer
 from tests.model.conftest import prepared_pairs
 
@@ -197,6 +198,27 @@ def test_the_vocabulary_of_a_long_text_is_learned_from_all_over_it(
     tokenizer = Tokenizer.from_json(prepare_text(replace(text_corpus("a"), train=[signs, *words_of(words)])).tokenizer)
     known = [place for place, word in enumerate(words) if len(tokenizer.encode(word)) == 1]
     assert 4 <= len(known) <= 8 and np.diff(known).max() < 40 and known[-1] > 60
+
+
+def test_what_has_no_space_is_learned_from_in_parts_and_words_that_have_are_learned_from_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The library takes the square of a word's length; what is learned of ordinary texts is the same."""
+    seen: list[str] = []
+
+    def train(texts: Iterable[str], vocabulary: int, *, marks: bool) -> SubwordTokenizer:
+        seen[:] = texts
+        return library(seen, vocabulary, marks=marks)
+
+    library = SubwordTokenizer.train
+    monkeypatch.setattr(SubwordTokenizer, "train", train)
+    monkeypatch.setattr("model.data.dataset.SHORT_TEXT", 0)
+    lines = ["to be or not\n", "x" * LEARNED_CHARACTERS + " y\n"] * 9
+    runs = ["AC" * (3 * LEARNED_CHARACTERS), f"an {'T' * (2 * LEARNED_CHARACTERS)}\n"]
+    data = prepare_text(text_corpus("".join(lines + runs)))
+    assert seen[: len(lines)] == lines and "".join(seen) == "".join(lines + runs)
+    assert max(len(word) for part in seen for word in part.split()) == LEARNED_CHARACTERS
+    assert Tokenizer.from_json(data.tokenizer).decode(data.train) == "".join(lines + runs)
 
 
 def words_of(words: list[str]) -> list[str]:
