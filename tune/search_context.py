@@ -20,6 +20,7 @@ import torch
 
 from model.config import ONCE, Config, Data, family_recipe, pad_of
 from model.cost.probe import LEAST_STEPS, step_seconds
+from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
@@ -142,9 +143,8 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     begun = time.monotonic()
     spaces = {name: settings.space_of(name, devices.precisions) for name in settings.families}
     check_cap(settings)
-    idle = [name for name in settings.set if all(name in without_choice(family) for family in settings.families)]
-    if idle and settings.resume is None:
-        raise invalid("set", f"'{idle[0]}' changes nothing of {' or '.join(settings.families)}: leave it out")
+    if settings.resume is None:
+        check_idle(settings)
     recipes, learned = ({}, {}) if settings.resume is None else kept(settings.resume, spaces)
     earlier = [] if recipes else [read(folder, spaces) for folder in settings.learn_from]
     texts = load_corpora(settings, devices.kind)
@@ -199,6 +199,20 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         held_to=asked if devices.trials_each == 1 else min(limits),
         notes=[*texts.notes, *notes, *told], begun=begun,
     )  # fmt: skip
+
+
+def check_idle(settings: Settings) -> None:
+    """UserError: something that changes nothing of any family was asked for; but a file of settings may name the texts
+    of others too."""
+    idle = [name for name in settings.set if all(name in without_choice(family) for family in settings.families)]
+    kinds = {FAMILIES[name].corpus for name in settings.families}
+    if settings.set.get("architecture") == "nanogpt" and settings.set.get("taps"):
+        raise invalid("set", f"'taps={settings.set['taps']}': the architecture nanogpt has none: leave it out")
+    what = {"set": f"'{idle[0]}' "} if idle else {}
+    what |= {"skip_bad_lines": ""} if settings.skip_bad_lines and "pairs" not in kinds else {}
+    what |= {"own_corpus": f"'{settings.own_corpus}' "} if settings.own_corpus and kinds <= {*CORPORA} else {}
+    for flag, given in what.items():
+        raise invalid(flag, f"{given}changes nothing of {' or '.join(settings.families)}: leave it out")
 
 
 def bounded(space: Space, settings: Settings, data: Data, recipe: Mapping[str, Any]) -> Space:

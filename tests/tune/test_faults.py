@@ -91,6 +91,19 @@ def test_what_set_would_not_change_is_refused_and_a_study_that_has_it_goes_on(
     assert Settings.of_study(tmp_path).set == settings.set
 
 
+@pytest.mark.parametrize(
+    ("idle", "said"),
+    [
+        ({"skip_bad_lines": True}, "--skip-bad-lines: changes nothing of nanogpt"),
+        ({"own_corpus": "images.bin"}, "--own-corpus: '.*images.bin' changes nothing of nanogpt"),
+        ({"set": "architecture=nanogpt,taps=3"}, "--set: 'taps=3': the architecture nanogpt has none"),
+    ],
+)
+def test_what_no_family_reads_or_has_is_refused(idle: dict[str, Any], said: str, text: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{said}: leave it out$"):
+        survey(Settings(budget="1h", families="nanogpt", text_corpus=text, **idle), CORE)
+
+
 def test_a_family_that_learns_is_tried_on_two_rows_and_changes_no_random_number(text: Path) -> None:
     rows = []
 
