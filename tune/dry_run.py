@@ -86,6 +86,8 @@ class Speeds:
 
 RAY_UP_SECONDS = 3.0
 """Of wall time, until Ray is up and the first slot is charged."""
+DAY = 86_400.0
+"""Of wall time; what ends later has its date beside the hour."""
 LUCK = 0.1
 """Standard deviation of what sets one trial's loss above or below another's, as a share of it."""
 SIZED = 12
@@ -332,7 +334,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     money = money_text(spent, settings.price_per_hour)
     yield f"spent        {whole_text(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %){money}"
     yield "  of that    " + ", ".join(f"{what} {whole_text(seconds)}" for what, seconds in spending.items())
-    yield f"wall time    {whole_text(plan.wall)}; begun now it ends at {end:%H:%M}"
+    when = f"{end:%H:%M}" if plan.wall < DAY else f"{end:%H:%M on %Y-%m-%d}"
+    yield f"wall time    {whole_text(plan.wall)}; begun now it ends at {when}"
     if plan.patient is not None:
         longer, nats = plan.patient
         yield f"--patient    {whole_text(longer)}, for winners that are expected to be {nats:.3f} nats better"

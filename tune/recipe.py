@@ -321,7 +321,7 @@ def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) ->
 def _context(base: Mapping[str, Any], life: float, most: float) -> tuple[int, str]:
     """The longest that so many tokens of training are worth, up to `most`, where that is not below the family's own."""
     fitting = [context for context, tokens in CONTEXTS.items() if life >= tokens and context <= most]
-    return max([base["context"], *fitting]), f"the last trial trains on {life / 1e6:.3g}M tokens"
+    return max([base["context"], *fitting]), f"of the size that suits the cap a last trial has {life / 1e6:.3g}M tokens"
 
 
 def evaluation_tokens(kind: str, family: str, rung_seconds: float) -> int:

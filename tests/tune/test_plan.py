@@ -189,6 +189,14 @@ def test_the_command_prints_it_in_lines_that_fit(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("days", [0, 1, 40])
+def test_what_ends_after_a_day_has_its_date(planned: Callable[..., Plan], days: int) -> None:
+    wall = days * 86_400.0 + 60
+    (told,) = (line for line in plan_lines(replace(planned(), wall=wall)) if line.startswith("wall time"))
+    when = r" on \d{4}-\d\d-\d\d" if days else ""
+    assert re.search(rf"it ends at \d\d:\d\d{when}$", told)
+
+
 def test_it_tells_what_patience_costs_and_brings(planned: Callable[..., Plan]) -> None:
     """On many devices; on one there is no choice."""
     plan, patient = planned(devices=8), planned(devices=8, patient=True)

@@ -24,6 +24,7 @@ from tune.recipe import (
     WINDOWS,
     Recipe,
     evaluation_tokens,
+    life_share,
     most_weights,
     parse_set,
     recipe,
@@ -100,6 +101,9 @@ def test_what_suits_a_text_that_is_seen_again_and_again_grows_with_the_text_not_
     assert weights(60 * DAY, 50_000) == layer_weights(family, CENTRE)  # of a small text the default's at least
     small, large = (made(family, seconds=60 * DAY, text_tokens=text) for text in (10**6, 10**9))
     assert (small.context, small.batch_tokens) == (large.context, large.batch_tokens) and small.tokens > large.tokens
+    if family == "nanogpt":  # which its reason tells, of the size that suits the compute, whatever the text
+        tokens = f"{life_share(family) * large.tokens / 1e6:.3g}M tokens"
+        assert small.why["context"] == f"of the size that suits the cap a last trial has {tokens}"
 
 
 def test_a_small_text_or_a_small_step_has_no_long_context() -> None:
