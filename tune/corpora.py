@@ -14,7 +14,7 @@ from rich.progress import track
 from model.config import Data
 from model.data.cache import Corpus, file_stamp, kept, prepared
 from model.data.corpus import CORPORA, LONGEST_CHARACTERS, load_pairs, load_text
-from model.data.dataset import OwnData, PairData
+from model.data.dataset import OwnData, PairData, TextData
 from model.data.hub import (
     HUB,
     PATIENCE_SECONDS,
@@ -38,6 +38,8 @@ from tune.units import whole_text
 
 ASK_SECONDS = 3.0
 SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus", "own": "own_corpus"}
+MOST_UNKNOWN = 0.01
+"""Of a validation text, before a line says so."""
 SMOKE_TEST = "so the builtin one serves: a smoke test, not a study"
 
 T = TypeVar("T")
@@ -95,6 +97,11 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     notes += [
         f"{' and '.join(learners[kind])}: {too_long}: {each.too_long:,}"
         for kind, each in data.items() if isinstance(each, PairData) and each.too_long
+    ]  # fmt: skip
+    notes += [
+        f"{' and '.join(learners[kind])}: {100 * each.unknown_share:.0f} % of the validation text are characters that "
+        f"the text before it has not: all are one to a model"
+        for kind, each in data.items() if isinstance(each, TextData) and each.unknown_share > MOST_UNKNOWN
     ]  # fmt: skip
     reasons: dict[str, list[str]] = {}
     for kind, why in because.items():

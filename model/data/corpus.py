@@ -51,6 +51,8 @@ LEAST_PAIRS = 256
 LEAST_CHARACTERS = 8_192
 BUILTIN_CHARACTERS = 4_000_000
 HELD_OUT_SHARE = 0.05
+LEAST_HELD_OUT = int(LEAST_CHARACTERS * HELD_OUT_SHARE)
+"""Characters of a part to be judged on, of which a shorter one may have not two tokens."""
 HELD_OUT_PAIRS = 5_000
 LONGEST_CHARACTERS = 2_000
 """Of a sentence, on either side: some 350 words. What is longer is hardly one, and its attention grows with the
@@ -214,6 +216,11 @@ def load_text(path: Path | None, *, track: Track = untracked) -> TextCorpus:
             f"give a file of at least {LEAST_CHARACTERS} characters"
         )
     train, valid, test = text.cut()
+    if valid.blank() or test.blank():
+        raise UserError(
+            f"{TEXT_FLAG}: {str(path)!r} has nothing but blanks in a half of its last tenth, on which models are "
+            f"judged; cut off its blank end"
+        )
     return TextCorpus(name=name, sha256=digest, builtin=path is None, train=train, valid=valid, test=test)
 
 

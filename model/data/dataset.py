@@ -158,6 +158,12 @@ class TextData(Stored):
         """By token."""
         return Spelled.by(Tokenizer.from_json(self.tokenizer))
 
+    @property
+    def unknown_share(self) -> float:
+        """Of the validation split, those for which there is no token but the one of all that is unknown."""
+        unknown = Tokenizer.from_json(self.tokenizer).unknown
+        return 0.0 if unknown is None else float(np.mean(self.valid == unknown))
+
     @cached_property
     def held_out(self) -> np.ndarray:
         """The last 10 % of the text: nanoGPT's validation split."""

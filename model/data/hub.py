@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from model.data.corpus import (
     LEAST_CHARACTERS,
+    LEAST_HELD_OUT,
     LEAST_PAIRS,
     PIECE,
     Pair,
@@ -284,9 +285,11 @@ def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = 
         kept["train"], *cut = kept["train"].cut(len(missing))
         kept |= dict(zip(missing, cut, strict=True))
     sizes = {part: kept[part].characters for part in ("train", *HELD_OUT)}
-    if sum(sizes.values()) < LEAST_CHARACTERS or any(text.blank() for text in kept.values()):
+    few = sum(sizes.values()) < LEAST_CHARACTERS or min(sizes.values()) < LEAST_HELD_OUT
+    if few or any(text.blank() for text in kept.values()):
         rule = f"has too little text (characters: {', '.join(f'{size} in {part}' for part, size in sizes.items())})"
-        raise name.refused(f"{rule}: name a dataset of at least {LEAST_CHARACTERS}, with some in each split")
+        least = f"at least {LEAST_CHARACTERS}, with {LEAST_HELD_OUT} or more in each split"
+        raise name.refused(f"{rule}: name a dataset of {least}, not all of them blank")
     digest = _digest(piece for part in sizes for piece in chain(kept[part], ["\0"]))
     return TextCorpus(name=name.text, sha256=digest, builtin=False, **kept)
 

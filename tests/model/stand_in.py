@@ -55,6 +55,9 @@ def write(tables: Mapping[str, pa.Table | str], folder: Path) -> None:
             pq.write_table(content, path)
 
 
+SAID = "speak, all of train, validation and test! "  # what is judged has no character that is not learned from
+
+
 def fill(folder: Path) -> None:
     """The datasets of the search, small, in the forms that they have on the hub; and one without text."""
     splits = {"train": pairs(0, 1000), "validation": [("we count 7", "¡Siete!"), *pairs(1000, 1050)]}
@@ -63,7 +66,7 @@ def fill(folder: Path) -> None:
     write({"README.md": CONFIGS, **files}, folder / "Helsinki-NLP/opus-100/main")
     write({"tiny_shakespeare.py": "raise SystemExit"}, folder / "karpathy/tiny_shakespeare/main")
     texts = {
-        part: pa.table({"text": [f"{part}:\nspeak! " * size]})
+        part: pa.table({"text": [f"{part}:\n{SAID}" * size]})
         for part, size in {"train": 2000, "validation": 100, "test": 100}.items()
     }
     write(

@@ -136,6 +136,17 @@ def test_one_line_says_how_many_pairs_were_too_long(tmp_path: Path) -> None:
     assert note.startswith("translation: pairs left out as longer than") and note.endswith(": 1")
 
 
+@pytest.mark.parametrize(("last", "notes"), [("to be or not ", 0), ("大か学", 1)])
+def test_one_line_says_how_much_of_what_models_are_judged_on_they_cannot_know(
+    last: str, notes: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("to be or not " * 900 + last * (1_300 // len(last)))
+    found = load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=path))
+    assert len(found.notes) == notes
+    assert all(note.startswith("nanogpt: 100 % of the validation text") for note in found.notes)
+
+
 def test_where_no_text_is_named_it_follows_from_the_cap_alone(hub: Asked) -> None:
     """A small one for what goes through it some times, a large one for more, the same each time; --resume keeps it."""
     found = hub.online["by cap"]

@@ -147,6 +147,7 @@ BOTH = [
     (b"a\tb\n", "fewer than a ba"),
 ]
 """What neither can be made of."""
+NO_TEXT = [(b"to be or not to be\n" * 3_000 + b"\n" * 60_000, "nothing but blanks .* judged; cut off its blank end")]
 NO_PAIRS = [
     (b" \n\n", "is empty"),
     (b"a\tb\n" * 1000, "share"),
@@ -156,7 +157,7 @@ NO_PAIRS = [
 
 @pytest.mark.parametrize(
     ("load", "flag", "content", "said"),
-    [*((load_text, "--text-corpus", *each) for each in BOTH),
+    [*((load_text, "--text-corpus", *each) for each in BOTH + NO_TEXT),
      *((load_pairs, "--translation-corpus", *each) for each in BOTH + NO_PAIRS)],
 )  # fmt: skip
 def test_a_file_that_cannot_serve_is_refused(load, flag, content, said, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from model.data.hub import HubName, ask
-from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
+from tests.model.stand_in import NOWHERE, SAID, ask_python, fill, pairs, serving
 
 LOAD = """
 import json, sys, time
@@ -60,7 +60,7 @@ def test_a_dataset_keeps_its_splits_but_for_training_pairs_that_a_held_out_one_s
 
 def test_a_dataset_that_is_a_script_is_loaded_as_the_parquet_that_the_hub_made_of_it(online: dict[str, Any]) -> None:
     corpus = online["hub:karpathy/tiny_shakespeare"]
-    assert corpus["train"] == "train:\nspeak! " * 2000 and corpus["valid"].startswith("validation:\nspeak!")
+    assert corpus["train"] == f"train:\n{SAID}" * 2000 and corpus["valid"].startswith(f"validation:\n{SAID}")
 
 
 @pytest.mark.parametrize(

@@ -107,12 +107,20 @@ def test_too_few_pairs_are_refused(tmp_path: Path) -> None:
 
 
 def test_text_keeps_its_splits_and_its_rows_are_lines(tmp_path: Path) -> None:
-    tables = {"train": ["one\n", "two", "", "drei\r\n"] * 900, "validation": ["x y"] * 9, "test": ["z"]}
+    tables = {"train": ["one\n", "two", "", "drei\r\n"] * 900, "validation": ["x y"] * 900, "test": ["z" * 409]}
     splits = splits_of(tmp_path, {part: pa.table({"text": rows}) for part, rows in tables.items()})
     corpus = text_from(NAME, splits)
     train, valid, test = ("".join(getattr(corpus, part)) for part in PARTS)
     assert train == "\n".join(["one", "two", "", "drei"] * 900)
-    assert valid == "\n".join(["x y"] * 9) and test == "z"
+    assert valid == "\n".join(["x y"] * 900) and test == "z" * 409
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+@pytest.mark.parametrize("rows", [["z"], [" "] * 900])
+def test_text_without_enough_to_be_judged_on_is_refused(tmp_path: Path, part: str, rows: list[str]) -> None:
+    tables = {"train": ["one two"] * 2_000, "validation": ["x y"] * 900, "test": ["x y"] * 900, part: rows}
+    with pytest.raises(ValueError, match=r"^--corpus: 'hub:a/b' has too little text [^\n]* 409 or more in each split"):
+        text_from(NAME, splits_of(tmp_path, {name: pa.table({"text": each}) for name, each in tables.items()}))
 
 
 @pytest.mark.parametrize(("there", "shares"), [(("train",), (0.9, 0.05, 0.05)), (("train", "test"), (0.95, 0.05))])
