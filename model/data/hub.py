@@ -69,6 +69,9 @@ class HubName:
             form = "write hub:ID[:CONFIG][#FIELD,...], such as hub:Helsinki-NLP/opus-100:en-es"
             raise UserError(f"{flag}: {text!r} names no dataset of the hub: {form}")
         fields = tuple(field.strip() for field in found[3].split(",")) if found[3] else ()
+        if twice := [field for place, field in enumerate(fields) if field in fields[:place]]:
+            rule = f"names the field {twice[0]!r} twice: source and target are two"
+            raise UserError(f"{flag}: {text!r} {rule}; write them at its end, such as #en,es")
         return cls(flag=flag, text=text, repository=found[1], config=found[2], fields=fields)
 
     def refused(self, sentence: str) -> UserError:

@@ -174,6 +174,7 @@ def test_the_field_of_text_is_found_or_taken_as_named(
         ({"a": TEXT, "b": TEXT}, "#a,en", "has no field 'en' with text in it: name of the text fields a, b"),
         ({"a": TEXT, "b": NUMBER}, "#a,b", "has no field 'b' with text in it"),
         ({"b": NUMBER}, "", "has no text field"),
+        ({"en": TEXT, "es": TEXT}, "#en,en", "names the field 'en' twice: source and target are two; write them"),
     ],
 )
 def test_fields_that_are_not_two_texts_are_refused(schema: dict[str, pa.DataType], fields: str, said: str) -> None:
