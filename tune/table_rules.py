@@ -31,10 +31,14 @@ class Figure:
         return self.ends[0] <= high + slack and self.ends[1] >= low - slack
 
 
+THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE].*)?")
+
+
 def figure(text: str) -> Figure | None:
-    """`28,616`, `1.7e03` or `61.9%`; None of a word."""
+    """`28,616`, `1.7e03` or `61.9%`; `1,5` is one and a half; None of a word."""
+    plain = text.strip().removesuffix("%").strip()
     try:
-        number = Decimal(text.strip().removesuffix("%").replace(",", ""))
+        number = Decimal(plain.replace(",", "" if THOUSANDS.fullmatch(plain) else "."))
     except InvalidOperation:
         return None
     exponent = number.as_tuple().exponent

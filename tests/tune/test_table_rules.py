@@ -166,11 +166,15 @@ def test_what_is_printed_stands_for_all_that_it_rounds() -> None:
         ("5.2e04", 52_000, 500),
         ("1.70", 1.7, 0.005),
         ("28,616", 28_616, 0.5),
+        ("-1,234,567.5", -1_234_567.5, 0.05),
+        ("1,5", 1.5, 0.05),
+        ("0,125 %", 0.125, 0.0005),
+        ("12,3456e2", 1_234.56, 0.005),
         ("61.9%", 61.9, 0.05),
     ):
         found = figure(text)
         assert found is not None and (found.value, found.half) == pytest.approx((value, half))
-    assert [figure(text) for text in ("", "nan", "inf", "out of memory", "-")] == [None] * 5
+    assert [figure(text) for text in ("", "nan", "inf", "out of memory", "-", "1.234,5")] == [None] * 6
 
 
 def test_the_published_tables_contradict_themselves_where_it_is_known() -> None:
