@@ -185,7 +185,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     check_memory(settings, spaces, memories)
     for name, space in spaces.items():
         check_learns(whole_config(recipes[name], name, space.default(), settings.seed), data[name])
-    here = {name: ground(settings, devices, recipes[name], data[name]) for name in spaces}
+    here = {name: ground(devices, recipes[name], data[name]) for name in spaces}
     if earlier:
         cap = settings.budget / devices.share
         learned = {
@@ -328,7 +328,7 @@ def make_recipe(
     return found.around(min(max(min(weights, most_weights(name, data.training_tokens)), min(sizes)), max(sizes)))
 
 
-def ground(settings: Settings, devices: Devices, recipe: Recipe, data: Data) -> Ground:
+def ground(devices: Devices, recipe: Recipe, data: Data) -> Ground:
     """What figures of a family hold on in this search."""
     return Ground(
         kind=devices.kind, processor=devices.processor, share=devices.share,

@@ -205,7 +205,7 @@ def test_seconds_count_of_as_large_a_part_of_a_device_and_no_slow_start_keeps_a_
     old: Path, new: SearchContext
 ) -> None:
     name, space = "nanogpt", new.spaces["nanogpt"]
-    study, here = read(old, [name])[name], ground(new.settings, new.devices, new.recipes[name], new.data[name])
+    study, here = read(old, [name])[name], ground(new.devices, new.recipes[name], new.data[name])
     assert learn([study], here, space, CAP) == new.learned[name]
     half = learn([study], replace(here, share=0.5), space, CAP)
     assert (half.speeds, half.overhead, half.start_up) == ((), Learned().overhead, Learned().start_up)
