@@ -3,6 +3,7 @@ standard library only.
 """
 
 import math
+import os
 import re
 import shlex
 import tempfile
@@ -54,7 +55,7 @@ def free_folder() -> Path:
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     taken = (Path("runs", name if not again else f"{name}-{again}") for again in range(1000))
     with under_flag("out"):
-        return parse_path(str(next(folder for folder in taken if not folder.exists())))
+        return parse_path(str(next(folder for folder in taken if not os.path.lexists(folder))))
 
 
 class WithoutLoop(UserError):
@@ -263,7 +264,8 @@ class Settings(SearchFlags):
         try:
             taken = folder.exists() or folder.is_symlink()
             if not taken:
-                tempfile.TemporaryFile(dir=next(parent for parent in folder.parents if parent.exists())).close()
+                above = next(each for each in folder.parents if os.path.lexists(each))  # a link to nowhere too
+                tempfile.TemporaryFile(dir=above).close()
         except OSError as error:
             raise invalid("out", f"'{folder}' cannot be made ({error.strerror}): name another place") from None
         if taken and self.out is not None:

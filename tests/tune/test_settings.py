@@ -86,7 +86,8 @@ def test_a_new_study_needs_a_new_folder_that_can_be_made(tmp_path):
     for taken in (tmp_path, tmp_path / "file", tmp_path / "link"):
         with pytest.raises(ValueError, match=r"--out: .* exists already"):
             settings(out=taken).make_folder()
-    for hopeless in (tmp_path / "file" / "study", Path("/proc/no/study"), tmp_path / ("x" * 300)):
+    beyond = tmp_path / "link" / "study", tmp_path / "link" / "of" / "studies"
+    for hopeless in (tmp_path / "file" / "study", Path("/proc/no/study"), tmp_path / ("x" * 300), *beyond):
         with pytest.raises(ValueError, match=r"--out: .* cannot be made"):
             settings(out=hopeless).make_folder()
 
