@@ -28,7 +28,7 @@ from model.training.memory import machine_bytes, ran_out
 from tune.corpora import flag_of_corpus, load_corpora
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
-from tune.errors import UserError, told_of
+from tune.errors import ROOT, UserError, told_of
 from tune.flags import AUTO, invalid, under_flag
 from tune.load import Loop
 from tune.machine import write_whole
@@ -550,7 +550,10 @@ def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]
 
 
 def git_commit() -> str | None:
-    """The commit of this code, where it lies in a git repository."""
-    here = Path(__file__).resolve().parent
-    found = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    """The commit of this code, where it lies in a git repository of its own, and git is there to ask."""
+    words = ["git", "-C", str(ROOT), "rev-parse", "--show-toplevel", "HEAD"]
+    try:
+        top, commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return None
+    return commit if Path(top) == ROOT else None

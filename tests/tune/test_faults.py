@@ -4,6 +4,7 @@ it.
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -310,3 +311,20 @@ def test_the_budget_line_never_says_that_nothing_runs_while_a_slot_is_held(tmp_p
     assert held
     for line, count in held:
         assert re.search(r"; (\d+) slots? held(, by t\d+(, t\d+)*)?$", line).group(1) == f"{count:.0f}"  # type: ignore[union-attr]
+
+
+def test_the_commit_is_of_our_own_repository_and_none_without_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of a user's, in which a virtual environment may lie."""
+    (installed := tmp_path / ".venv").mkdir()
+    said = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    subprocess.run(["git", *said, "-C", tmp_path, "commit", "-q", "--allow-empty", "-m", "a"], check=True)
+    found = []
+    for root in (installed, tmp_path):
+        monkeypatch.setattr(context_file, "ROOT", root)
+        found.append(context_file.git_commit())
+    assert found[0] is None and found[1] is not None and re.fullmatch("[0-9a-f]{40}", found[1])
+    monkeypatch.setenv("PATH", str(installed))
+    assert context_file.git_commit() is None
