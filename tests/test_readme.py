@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.readme import REPOSITORY, commands, of, run_here
+from tests.readme import REPOSITORY, commands, of, run_here, words_of
 from tests.searches import Searched, comes
 from tune.cli import main
 from tune.settings import Settings
@@ -68,7 +68,8 @@ def test_what_a_search_is_asked_for_serves(
     monkeypatch.chdir(folder)
     if "runs/STUDY" in command:
         command = command.replace("runs/STUDY", str(request.getfixturevalue("searched").study))
-    assert main(Settings, [*shlex.split(command)[2:], "--budget", "10m", "--plan"]) == 0
+    words = words_of(command, "10m")[1:]
+    assert main(Settings, [*words, *([] if "--budget" in words else ["--budget", "10m"]), "--plan"]) == 0
     assert "of 10m" in capsys.readouterr().out
 
 

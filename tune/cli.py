@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, TypeVar
 
 from tune.errors import SCRIPTS, UserError, called
-from tune.flags import Flags, flag_name, flag_of, is_switch
+from tune.flags import Flags, flag_name, flag_of, invalid, is_switch
 from tune.machine import kept_for_good
 from tune.signals import interruptible
 
@@ -100,6 +100,16 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message.removeprefix('argument ')}; --help lists the flags")
 
 
+class Once(argparse.Action):
+    """What was typed for a flag. UserError: a second time, which would take the place of the first."""
+
+    def __call__(self, parser: object, typed: argparse.Namespace, text: Any, flag: str | None = None) -> None:
+        if hasattr(typed, self.dest):
+            listed = str(self.metavar).endswith(",...")
+            raise invalid(self.dest, f"typed twice: {'write both in one, with a comma' if listed else 'keep one'}")
+        setattr(typed, self.dest, text)
+
+
 class Joined(argparse.Action):
     """What was typed for a flag that repeats, with spaces between."""
 
@@ -124,7 +134,7 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
         elif is_switch(setting):
             made.add_argument(flag_name(setting.name), action="store_true", help=told)
         else:
-            action = Joined if flag.repeats else "store"
+            action = Joined if flag.repeats else Once
             made.add_argument(flag_name(setting.name), metavar=form, help=told, action=action)
     return made
 

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -365,7 +365,13 @@ class Settings(SearchFlags):
         import yaml  # not for --help
 
         class Loader(yaml.SafeLoader):
-            """1e-4 is a number, as in YAML 1.2 and TOML."""
+            """1e-4 is a number, as in YAML 1.2 and TOML; and no key is there twice."""
+
+            def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+                keys = [key.value for key, _ in node.value]
+                if twice := [key for place, key in enumerate(keys) if key in keys[:place]]:
+                    raise invalid("config", f"'{file}' has {twice[0]} twice: keep one")
+                return super().construct_mapping(node, deep)
 
         Loader.add_implicit_resolver(
             "tag:yaml.org,2002:float", re.compile(rf"[-+]?{NUMBER}[eE][-+]?[0-9]+"), list("-+.0123456789")
@@ -374,6 +380,8 @@ class Settings(SearchFlags):
             found = yaml.load(file.read_text(encoding="utf-8"), Loader)
         except OSError as error:
             raise invalid("config", f"'{file}' cannot be read ({error.strerror}): name a YAML file") from None
+        except UserError:
+            raise
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             first = str(error).partition("\n")[0]
             raise invalid("config", f"'{file}' is no YAML ({first:.80}): write lines such as budget: 8h") from None
@@ -383,6 +391,8 @@ class Settings(SearchFlags):
         typed: dict[str, Any] = {}
         for given, value in (found if isinstance(found, dict) else {"": found}).items():
             name = str(given).replace("-", "_")
+            if name in typed:
+                raise invalid("config", f"'{file}' has {given} twice: keep one")
             if name not in known:
                 raise invalid("config", f"'{file}' has {given!r:.60}, which is no setting: --help lists the flags")
             if isinstance(value, bool) != is_switch(known[name]):

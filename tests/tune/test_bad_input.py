@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tune import cli
-from tune.errors import ROOT
+from tune.errors import ROOT, UserError
 from tune.settings import Settings
 from tune.step_prices import StepPrices
 
@@ -28,6 +28,9 @@ FILES = {
     "latin.toml": b"word = ['Se\xf1or']\n",
     "odd.yaml": "width: 3\n",
     "switch.yaml": "oversubscribe: yes please\n",
+    "twice.yaml": "seed: 1\nbudget: 1h\nseed: 2\n",
+    "deep.yaml": "budget: 1h\nfix: {heads: 4, heads: 8}\n",
+    "dashes.yaml": "budget: 1h\nreport-every: 1s\nreport_every: 2s\n",
     "trains.yaml": "train: ../a loop.py\nmetric: loss\n",
     "loads.yaml": "load: ../mine.py\nfamilies: mine\n",
     "text.txt": "the cat sat on a mat\n" * 3_000,
@@ -183,6 +186,18 @@ WRONG = {
     f"{LOOP} --plan": "--plan: is of the families",
 }
 
+REPEAT = "--range", "--first"
+
+
+def once(typed: str) -> list[str]:
+    """Each flag as it is typed last, but for those that repeat."""
+    flags: list[list[str]] = []
+    for word in shlex.split(typed):
+        flags += [[word]] if word.startswith("--") else []
+        flags[-1] += [] if word.startswith("--") else [word]
+    last = {words[0].partition("=")[0]: words for words in flags}
+    return [word for words in flags if words[0] in REPEAT or words in last.values() for word in words]
+
 
 @pytest.fixture
 def refused(
@@ -198,7 +213,7 @@ def refused(
 
     def check(flags: str, said: str) -> None:
         before = sorted(tmp_path.rglob("*"))
-        assert cli.main(Settings, shlex.split(flags)) == 2
+        assert cli.main(Settings, once(flags)) == 2
         out, error = capfd.readouterr()
         assert out == "" and error.count("\n") == 1 and re.match(said, error), error
         assert sorted(tmp_path.rglob("*")) == before
@@ -223,6 +238,25 @@ def test_an_interpreter_without_the_packages_is_told_of_in_a_line() -> None:
 
 def test_nothing_asked_for(refused: Callable[[str, str], None]) -> None:
     refused("", "--budget: missing.*write --budget 8h")
+
+
+TWICE = {
+    "--budget 1h --budget 2h": "--budget: typed twice: keep one",
+    "--budget 1h --set context=64 --set batch_tokens=512": "--set: typed twice: write both in one, with a comma",
+    "--budget 1h --families nanogpt --families=translation": "--families: typed twice: write both in one",
+    "--config twice.yaml": "--config: '.*twice.yaml' has seed twice: keep one",
+    "--config deep.yaml": "--config: '.*deep.yaml' has heads twice: keep one",
+    "--config dashes.yaml": "--config: '.*dashes.yaml' has report_every twice: keep one",
+}
+
+
+@pytest.mark.parametrize("flags", TWICE)
+def test_what_is_said_twice(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (name for name in FILES if name in flags):
+        (tmp_path / name).write_text(str(FILES[name]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"^{TWICE[flags]}"):
+        cli.parse(Settings, flags.split())
 
 
 SPACES = {

@@ -35,7 +35,8 @@ def test_a_replay_goes_on_from_the_rows_it_kept(tmp_path, capsys):
     assert main(ReplaySettings, flags) == 0
     resumed = json.loads(capsys.readouterr().out)
     assert resumed[0]["mean_regret"] >= 7 and resumed[1:] == whole[1:]
-    assert main(ReplaySettings, [*flags, "--seeds", "3"]) == 0
+    flags[flags.index("2")] = "3"
+    assert main(ReplaySettings, flags) == 0
     assert json.loads(capsys.readouterr().out)[0]["mean_regret"] < 7
 
 
