@@ -159,8 +159,10 @@ class SearchFlags(Flags):
         show=set_text,
     )
     devices: int | None = flag_field(
-        "GPUs to use, or CPU cores where torch sees no GPU (default: all there are)", default=None, **NUMBER_OF
-    )
+        "GPUs to use, or CPU cores where torch sees no GPU; with --resume it may be another number (default: all "
+        "there are)",
+        default=None, **NUMBER_OF, on_resume=True,
+    )  # fmt: skip
     trials_per_gpu: int | str = flag_field(
         "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores "
         "hold where CUDA's MPS runs, else one",
@@ -179,7 +181,9 @@ class SearchFlags(Flags):
         on_resume=True,
     )
     oversubscribe: bool = flag_field(
-        "let more devices, or trials on a GPU, be asked for than there are devices, or CPU cores", default=False
+        "let more devices, or trials on a GPU, be asked for than there are devices, or CPU cores",
+        default=False,
+        on_resume=True,
     )
     deadline: float | None = flag_field(
         "wall clock to end within, from the start of the study, beside the cap", default=None, **TIME, on_resume=True

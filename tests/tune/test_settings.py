@@ -219,12 +219,15 @@ def test_a_path_or_present_folder_that_is_not_utf_8_is_one_line(capsys, searched
     assert searched == [] and list(there.iterdir()) == []
 
 
-def test_a_resumed_study_keeps_its_own_settings_but_may_get_a_new_total_and_a_new_deadline(study):
+def test_a_resumed_study_keeps_its_own_settings_but_may_get_a_new_total_and_deadline_and_other_devices(study):
     settings = parse("--resume runs/x")
     assert (settings.budget, settings.seed, settings.fix, settings.devices) == (3600, 3, {"heads": 4}, 3)
     assert settings.resume == settings.out == study
-    settings = parse("--resume runs/x --budget 2h --deadline 3h --seed 3 --fix heads=4")
-    assert (settings.budget, settings.deadline) == (7200, 10_800)
+    settings = parse("--resume runs/x --budget 2h --deadline 3h --seed 3 --fix heads=4 --devices 1")
+    assert (settings.budget, settings.deadline, settings.devices) == (7200, 10_800, 1)
+    stored = Settings(budget=3600, devices=3).stored()
+    (study / "study.json").write_text(json.dumps({"settings": stored}))
+    assert parse("--resume runs/x --oversubscribe").slots(available=1) == 3
 
 
 def test_flags_that_contradict_the_study_are_refused_by_name(study):
