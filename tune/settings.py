@@ -2,6 +2,7 @@
 standard library only.
 """
 
+import errno
 import math
 import os
 import re
@@ -286,6 +287,8 @@ class Settings(SearchFlags):
         for name in ("translation_corpus", "text_corpus", "own_corpus"):
             if isinstance(path := getattr(self, name), Path):
                 try:
+                    if path.exists() and not path.is_file() and not path.is_dir():  # to open a pipe may take for ever
+                        raise OSError(errno.EINVAL, "it is neither file nor folder")
                     path.open("rb").close()
                 except OSError as error:
                     raise invalid(name, f"'{path}' cannot be read ({error.strerror}): name a file") from None

@@ -92,6 +92,7 @@ WRONG = {
     "--translation-corpus ../tabless.tsv": "--translation-corpus: .*301",
     "--translation-corpus ../few.tsv": "--translation-corpus: .*fewer than",
     "--text-corpus ../none.txt": r"--text-corpus: .*none\.txt",
+    "--text-corpus /dev/null": "--text-corpus: '/dev/null' cannot be read .it is neither file nor folder.: name a file",
     "--text-corpus ../latin.tsv": "--text-corpus: .*UTF-8",
     "--translation-corpus hub:opus-100": "--translation-corpus: .*names no dataset.* write hub:ID",
     "--translation-corpus hub:a/b:en-es": "--translation-corpus: 'hub:a/b:en-es' .*cannot be reach",
