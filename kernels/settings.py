@@ -123,6 +123,6 @@ class Settings(Formed):
             raise invalid("out", f"'{settings.out}': {rule}")
         if settings.budget is not None and settings.local:
             raise invalid("local", "a cap needs tasks that can be ended: leave --local out, or --budget")
-        if settings.budget is not None and (settings.out.exists() or settings.out.is_symlink()):
+        if settings.budget is not None and os.path.lexists(settings.out):
             raise invalid("out", f"'{settings.out}' exists already: a study makes its folder; name another")
         return settings

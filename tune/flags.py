@@ -224,7 +224,10 @@ def parse_path(text: str) -> Path:
     study keeps the paths that it names."""
     if not text:
         raise UserError("'' is no path: name a file or folder, or leave the flag out")
-    path = Path(os.path.expanduser(text)).absolute()
+    try:
+        path = Path(os.path.expanduser(text)).absolute()
+    except OSError as error:
+        raise UserError(f"{text!r} is of the present folder, which is gone ({error.strerror}): go to another") from None
     try:
         str(path).encode()
     except UnicodeEncodeError:

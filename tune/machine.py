@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tune.errors import UserError
+
 PREFIX = "ration-ray-"
 LOCK = "lock"
 LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") - len(PREFIX)
@@ -94,8 +96,7 @@ def kept_for_good() -> Iterator[None]:
 @contextmanager
 def private_folder() -> Iterator[Path]:
     """A new one, gone afterwards; those that processes of this user left behind when they were killed go too."""
-    root = place()
-    sweep(root)
+    sweep(root := usable_place())
     folder, lock = made(root)
     try:
         yield folder
@@ -108,6 +109,17 @@ def place() -> Path:
     """Where temporary files go, or /tmp where that is too long a name for sockets."""
     wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     return Path(wanted if len(os.fsencode(wanted)) <= LONGEST else "/tmp")
+
+
+def usable_place() -> Path:
+    """The same. UserError: nothing can be made there."""
+    try:
+        tempfile.TemporaryFile(dir=(root := place())).close()
+    except OSError as error:
+        name = "RAY_TMPDIR" if os.environ.get("RAY_TMPDIR") else "TMPDIR"
+        what = f"'{os.environ.get(name, '')}' takes no files ({error.strerror})"
+        raise UserError(f"{name}: {what}: name a folder that does, or leave it out") from None
+    return root
 
 
 def made(root: Path) -> tuple[Path, int]:

@@ -421,7 +421,7 @@ class Settings(SearchFlags):
         if loaded is not None:
             load(loaded)
         stored: Any = None
-        if changes.get("mirror") is not None and not folder.exists():
+        if changes.get("mirror") is not None and not os.path.exists(folder):
             mirror = parse_path(str(changes["mirror"]))
             if changes.get("plan"):  # which only reads
                 folder = mirror / folder.name

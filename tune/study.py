@@ -39,6 +39,7 @@ from tune.display.panel import displayed
 from tune.display.tensorboard import SystemRun, TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import UserError, called, told_in_one_line
+from tune.machine import usable_place
 from tune.own_loop import another_loop, conclude_loop, metric_of, newest_of, survey_loop
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
@@ -137,6 +138,7 @@ def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Sta
 def own_ray(context: SearchContext) -> AbstractContextManager[None]:
     """A Ray for this search alone."""
     devices = context.devices
+    usable_place()  # before the study has a folder
     preload = devices.kind == "cuda" and context.loop is None  # a core would import at its own price
     return local_ray(devices.slots * devices.cores_each, devices.gpus, preload=preload)
 

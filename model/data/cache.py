@@ -40,7 +40,8 @@ MAKING = "making-"
 def prepared(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus], track: Track) -> Data:
     """What is in a source, prepared: kept from an earlier time, or made now from the corpus that `load` reads of it.
 
-    source: its name, with all options of reading it. UserError: load's, or it changed while it was read.
+    source: its name, with all options of reading it. UserError: load's, it changed while it was read, or no disk takes
+    what is made of it.
     """
     before, begun = stamp(), time.time()
     if found := kept(source, before):
@@ -52,7 +53,11 @@ def prepared(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus]
         if before != stamp():
             raise UserError(f"{source}: has changed while it was read: begin again")
 
-    data = _open(key) or _make(key, corpus, track, unchanged)
+    try:
+        data = _open(key) or _make(key, corpus, track, unchanged)
+    except OSError as error:
+        places = "neither the cache nor the place of temporary files takes what is made of it"
+        raise UserError(f"{source}: {places} ({error.strerror}): make room, or name another by TMPDIR") from None
     unchanged()
     if before and data.folder is not None and not (isinstance(before, list) and before[1] / 1e9 > begun - LATELY):
         with suppress(OSError):

@@ -10,6 +10,8 @@ from kernels.registry import KERNELS
 from kernels.settings import NAMES, SMALL, Settings
 from kernels.table import in_process, report
 from tune.cli import main, parse
+from tune.errors import UserError
+from tune.experiments import kernels as tasks
 from tune.published import published
 
 
@@ -37,6 +39,13 @@ def test_a_wrong_flag_is_one_line_and_exit_code_2(flags, said, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1 and re.search(said, err)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(monkeypatch):
+    monkeypatch.setattr(tasks, "check_first", lambda *_: None)
+    settings = parse(Settings, ["--budget", "10m", "--out", f"/proc/no/{'x' * 300}"])
+    with pytest.raises(UserError, match=r"^--out: '/proc/no/x+' cannot be made \(.+\): name another place$"):
+        next(tasks.in_study(None, settings))
 
 
 def test_the_kernels_of_the_published_report_are_there():

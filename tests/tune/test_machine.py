@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tune import machine
+from tune.errors import UserError
 from tune.machine import LONGEST, PREFIX, core_count, kept_for_good, private_folder
 
 HOLD = "from tune.machine import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
@@ -86,6 +87,12 @@ def test_sockets_have_room_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
         session = "session_2026-01-01_00-00-00_000000_1234567"
         assert len(str(folder / "ray" / session / "sockets" / "plasma_store")) <= 107
         assert (folder.parent == Path("/tmp")) == (name > LONGEST)
+
+
+def test_a_place_that_takes_no_files_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/proc/no")
+    with pytest.raises(UserError, match=r"^RAY_TMPDIR: '/proc/no' takes no files \(No such file or directory\): name"):
+        private_folder().__enter__()
 
 
 def test_what_is_imported_is_looked_through_for_garbage_neither_then_nor_later() -> None:

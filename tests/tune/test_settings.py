@@ -90,6 +90,17 @@ def test_a_new_study_needs_a_new_folder_that_can_be_made(tmp_path):
     for hopeless in (tmp_path / "file" / "study", Path("/proc/no/study"), tmp_path / ("x" * 300), *beyond):
         with pytest.raises(ValueError, match=r"--out: .* cannot be made"):
             settings(out=hopeless).make_folder()
+    Path("runs").symlink_to("x" * 300)  # to look at it fails, as where it is another user's
+    with pytest.raises(ValueError, match=r"--out: '.*/runs/.*' cannot be made"):
+        settings().make_folder()
+
+
+def test_where_the_present_folder_is_gone_that_is_one_line(tmp_path, monkeypatch, capsys):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.main(Settings, ["--budget", "8h"]) == 2
+    assert re.fullmatch(r"--out: 'runs/\S+' is of the present folder, which is gone .*\n", capsys.readouterr().err)
 
 
 def test_studies_that_begin_at_once_have_folders_of_their_own_and_one_that_all_name_is_had_by_one(

@@ -141,7 +141,10 @@ def in_study(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
     UserError, with nothing written: not even the first is paid for.
     """
     check_first(settings, up)
-    settings.out.mkdir(parents=True)
+    try:
+        settings.out.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--out: '{settings.out}' cannot be made ({error.strerror}): name another place") from None
     began = time.monotonic()
     with begun(up, settings, lambda: time.monotonic() - began) as study:
         yield from study.rows()

@@ -188,7 +188,7 @@ def _created(study: Path) -> object:
 def bring_back(folder: Path, study: Path) -> None:
     """Make the folder of a study that is gone from its copy in `folder`. UserError: there is none, or no room."""
     place = folder / study.name
-    if not (place / FILE).is_file():
+    if not os.path.isfile(place / FILE):
         raise UserError(f"--resume: '{study}' is not there, nor a copy in '{folder}': name the folder of a study")
     part = study.with_name(f"{UNFINISHED}{study.name}")
     try:

@@ -18,6 +18,7 @@ from model.data.cache import file_stamp, kept, prepared
 from model.data.corpus import PairCorpus, load_pairs, load_text, untracked
 from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
 from tests.model.data.test_batches import same_memory
+from tune.errors import UserError
 
 LONG_AGO = 1_500_000_000
 
@@ -231,6 +232,14 @@ def test_where_nothing_can_be_kept_it_serves_all_the_same(kind: str, tmp_path: P
     data = prepare(path, kind)
     assert data.folder is None and content(data) == content(anew(path, kind))
     assert content(pickle.loads(pickle.dumps(data))) == content(data)
+
+
+def test_where_no_disk_takes_a_text_that_is_one_line(tmp_path: Path, monkeypatch: Any) -> None:
+    path = write(tmp_path / "some.txt", "text")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(path))
+    monkeypatch.setattr("tempfile.tempdir", str(path))
+    with pytest.raises(UserError, match=r"^text .*/some\.txt: neither the cache nor .* \(Not a directory\): make room"):
+        prepare(path, "text")
 
 
 def test_where_nobody_has_a_folder_of_their_own_it_serves_all_the_same(

@@ -60,6 +60,14 @@ def test_what_the_disk_does_not_take_is_one_line_and_code_2(
     assert str(error.args[-1]) in printed.err and f"--resume {study}" in printed.err
 
 
+def test_where_ray_has_no_place_for_its_files_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Path
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/proc/no")
+    assert cli.main(Settings, FLAGS) == 2 and not study.exists()
+    assert capsys.readouterr().err.startswith("RAY_TMPDIR: '/proc/no' takes no files (No such file or directory): ")
+
+
 def test_a_fault_of_ours_is_not_taken_for_the_disks(monkeypatch: pytest.MonkeyPatch, study: Path) -> None:
     fail_with(ConnectionError("Ray is gone"), monkeypatch)
     with pytest.raises(ConnectionError) as kept:

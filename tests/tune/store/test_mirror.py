@@ -267,6 +267,8 @@ def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
         Settings(budget="8h", mirror="/nowhere").check_files()
     with pytest.raises(UserError, match=r"^--resume: '/x/none' is not there, nor a copy in "):
         Settings.of_study("/x/none", mirror=place.parent)
+    with pytest.raises(UserError, match=r"^--resume: '/x/x{300}' is not there, nor a copy in "):
+        Settings.of_study(f"/x/{'x' * 300}", mirror=place.parent)
     with mirrored(study, study.parent, lambda: 0.0, pytest.fail):
         pass  # it is its own copy
 
