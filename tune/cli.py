@@ -5,6 +5,7 @@ traceback. Standard library only: what does the work is imported once the flags 
 """
 
 import argparse
+import io
 import logging
 import os
 import pkgutil
@@ -26,7 +27,18 @@ F = TypeVar("F", bound=Flags)
 
 def main(kind: type[Flags], argv: Sequence[str] | None = None) -> int:
     """Do what the flags ask for; the exit code. SystemExit: --help."""
+    _make_streams_serve()
     return ended(lambda: _main(kind, sys.argv[1:] if argv is None else argv), kind.command.early)
+
+
+def _make_streams_serve() -> None:
+    """What was closed goes nowhere, lest a file that is opened later has its number; a character that standard output
+    has not is told as an escape."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _main(kind: type[Flags], argv: Sequence[str]) -> int:
@@ -76,6 +88,11 @@ def ended(command: Callable[[], int], early: str = "") -> int:
         if not _reader_gone():
             raise
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is not None or not _output_refused():
+            raise
+        print(f"standard output: {error.strerror}: make room there, or write to another place", file=sys.stderr)
+        return 2
 
 
 def _reader_gone() -> bool:
@@ -84,8 +101,22 @@ def _reader_gone() -> bool:
     pipe.register(sys.stdout.fileno(), 0)
     gone = any(event & select.POLLERR for _, event in pipe.poll(0))
     if gone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_to_nowhere()
     return gone
+
+
+def _output_refused() -> bool:
+    """Whether it is what we print that a disk does not take: no more of it either."""
+    try:
+        print(flush=True)
+    except OSError:
+        _print_to_nowhere()
+        return True
+    return False
+
+
+def _print_to_nowhere() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parse(kind: type[F], argv: Sequence[str]) -> F:

@@ -5,6 +5,8 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO, FileIO, TextIOWrapper
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Thread
@@ -15,6 +17,7 @@ import pytest
 from model.cost import probe
 from tests.forked import FORKING
 from tune import cli, search_context, study
+from tune.flags import Command, Flags
 from tune.search.engine import Engine
 from tune.settings import Settings
 
@@ -98,6 +101,29 @@ def read(end: Connection) -> bytes:
     while wait([end], PATIENCE) and (more := os.read(end.fileno(), 65536)):
         said += more
     return said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Says(Flags):
+    command = Command(script="tune/run.py", about="", does="tests.tune.test_ends:says")
+
+
+def says(settings: Flags) -> int:
+    print("é" * 9)
+    return 0
+
+
+def test_a_screen_that_is_closed_full_or_of_other_letters_is_no_fault_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full, TextIOWrapper(BytesIO(), encoding="ascii") as ascii_only:
+        at_once = TextIOWrapper(FileIO("/dev/full", "w"), write_through=True)  # as of PYTHONUNBUFFERED
+        for screen, code in ((None, 0), (ascii_only, 0), (full, 2), (at_once, 2)):
+            monkeypatch.setattr("sys.stdout", screen)
+            assert cli.main(Says, []) == code
+        assert ascii_only.buffer.getvalue() == b"\\xe9" * 9 + b"\n"
+    error = capsys.readouterr().err
+    assert error == "standard output: No space left on device: make room there, or write to another place\n" * 2
 
 
 @pytest.mark.parametrize(("where", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT)])
