@@ -111,7 +111,8 @@ def _draw(logits: Tensor, temperature: float, top_k: int, draws: torch.Generator
     if temperature == 0:
         return int(logits.argmax())
     best, tokens = logits.topk(min(top_k, len(logits)))
-    return int(tokens[torch.multinomial((best / temperature).softmax(-1), 1, generator=draws)])
+    chances = ((best - best[0]).double() / temperature).softmax(-1).float()  # 0 at the likeliest, however cold
+    return int(tokens[torch.multinomial(chances, 1, generator=draws)])
 
 
 PROMPT_TOKENS = 48

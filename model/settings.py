@@ -10,6 +10,7 @@ BEAM_WIDTH = 4
 TEMPERATURE = 0.8
 TOP_K = 40
 TOKENS = 500
+LARGEST_SEED = 2**64 - 1  # torch's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,3 +58,8 @@ class GenerateSettings(UseSettings):
     temperature: float = flag_field("0 takes the likeliest", default=TEMPERATURE, form="NUMBER", parse=float)
     top_k: int = flag_field("draw among these", default=TOP_K, form="N", parse=int)
     seed: int = flag_field("of the draws", default=0, form="N", parse=int)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}")

@@ -92,6 +92,7 @@ def test_without_temperature_the_likeliest_token_is_taken_and_an_unknown_one_nev
         model.lm_head.weight[CHARACTERS.unknown] = 100 * model.lm_head.weight[0].abs().max()
     text = continuation(model, CHARACTERS, "abc", 30, temperature=0)
     assert text == continuation(model, CHARACTERS, "abc", 30, top_k=1) and "\ufffd" not in text
+    assert {continuation(model, CHARACTERS, "abc", 30, temperature=cold) for cold in (1e-40, 5e-324)} == {text}
 
 
 def test_the_commands_print_what_the_functions_give(tmp_path, monkeypatch, capsys):
@@ -140,6 +141,7 @@ def test_what_a_model_writes_cannot_steer_a_terminal_and_is_piped_as_it_is(tmp_p
         (GenerateSettings, ["{gpt}", "--tokens", "0"], "--tokens: 0"),
         (GenerateSettings, ["{gpt}", "--temperature", "nan"], "--temperature: nan"),
         (GenerateSettings, ["{gpt}", "--prompt", ""], "prompt: ''"),
+        (GenerateSettings, ["{gpt}", "--seed", str(2**64)], "--seed: '18446744073709551616' is out of range"),
     ],
 )
 def test_what_does_not_serve_ends_with_one_line(tmp_path, capsys, command, arguments, said):
