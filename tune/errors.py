@@ -122,6 +122,7 @@ def told_in_one_line(to_go_on: str) -> Iterator[None]:
 
 def sentence(error: BaseException, to_go_on: str) -> str:
     """What is wrong with the disk, and what becomes of the study: one line."""
-    what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"journal.db: {error}"
+    told = [error.filename, error.strerror] if isinstance(error, OSError) else ["journal.db", error]
+    what = ": ".join(str(each) for each in told if each is not None)
     one_line = " ".join(what.split())
     return f"--out: {one_line}: what was told is kept; mend that, then go on with {to_go_on}"

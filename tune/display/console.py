@@ -1,5 +1,6 @@
 """What a study says on the screen: a line a decision, with its reason; the noise of libraries goes to its log."""
 
+import io
 import logging
 import os
 import shutil
@@ -11,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from tune.reports import Metric, Report
 from tune.search.engine import Engine, Listener
@@ -65,6 +66,20 @@ class Progress:
 ERASE = "\r\x1b[K"
 
 
+class Outlived(io.FileIO):
+    """The real screen. Once it takes nothing more, as a full disk or a pipe that nobody reads, what is said goes
+    nowhere: the log has it all."""
+
+    def write(self, data: Any, /) -> int:
+        """Bytes; how many of them."""
+        try:
+            return super().write(data)
+        except OSError:
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self.fileno(), inheritable=False)
+            return memoryview(data).nbytes
+
+
 @contextmanager
 def screen_apart(path: Path) -> Iterator[Voice]:
     """Send this process's output, of C libraries and in a notebook too, and its log and warnings to the file at `path`.
@@ -74,7 +89,11 @@ def screen_apart(path: Path) -> Iterator[Voice]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
-    with path.open("a", encoding="utf-8", buffering=1) as file, os.fdopen(os.dup(1), "w", buffering=1) as screen:
+    real = io.BufferedWriter(Outlived(os.dup(1), "w"))
+    with (
+        path.open("a", encoding="utf-8", buffering=1) as file,
+        io.TextIOWrapper(real, errors="backslashreplace", line_buffering=True) as screen,
+    ):
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
         handler = logging.StreamHandler(file)

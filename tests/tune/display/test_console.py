@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
-from tune.display.console import ERASE, PROGRESS_SECONDS, Callback, Progress, Screen, Voice
+from tune.display.console import ERASE, PROGRESS_SECONDS, Callback, Progress, Screen, Voice, screen_apart
 from tune.display.panel import BLOCKS, Best, FamilyView, Panel, Running, View, displayed, look, sparkline
 from tune.reports import Ended, Evaluation, Metric, Report
 from tune.search.engine import Engine, Listener
@@ -150,6 +150,22 @@ def test_a_sparkline_falls_with_its_values() -> None:
     assert sparkline([3.0, 1.0], 20) == BLOCKS[-1] + BLOCKS[0]
     assert sparkline([2.0, 2.0, 2.0], 20) == 3 * BLOCKS[0]
     assert sparkline([], 20) == sparkline([1.0], -3) == ""
+
+
+@pytest.mark.parametrize("gone", ["full", "a pipe that nobody reads"])
+def test_a_search_goes_on_with_its_log_alone_where_the_screen_takes_nothing_more(tmp_path: Path, gone: str) -> None:
+    reader, screen = (None, os.open("/dev/full", os.O_WRONLY)) if gone == "full" else os.pipe()
+    kept, lines = os.dup(1), [f"line {number}" for number in range(3)]
+    try:
+        os.dup2(screen, 1)
+        with screen_apart(tmp_path / "log.txt") as write:
+            if reader is not None:
+                os.close(reader)
+            for line in lines:
+                write(line)
+    finally:
+        os.dup2(kept, 1)
+    assert (tmp_path / "log.txt").read_text().splitlines() == lines
 
 
 class Terminal:

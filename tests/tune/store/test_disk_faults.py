@@ -47,8 +47,11 @@ def reports(world: World) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     "error",
-    [FULL, OSError(errno.EROFS, "Read-only file system", "/study"), sqlite3.OperationalError("database is locked")],
-    ids=["full", "read-only", "locked"],
+    [
+        *(FULL, OSError(errno.EROFS, "Read-only file system", "/study"), OSError(errno.EIO, "Input/output error")),
+        sqlite3.OperationalError("database is locked"),
+    ],
+    ids=["full", "read-only", "of no name", "locked"],
 )
 def test_what_the_disk_does_not_take_is_one_line_and_code_2(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Path
@@ -57,7 +60,7 @@ def test_what_the_disk_does_not_take_is_one_line_and_code_2(
     assert cli.main(Settings, FLAGS) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1
-    assert str(error.args[-1]) in printed.err and f"--resume {study}" in printed.err
+    assert str(error.args[-1]) in printed.err and f"--resume {study}" in printed.err and "None" not in printed.err
 
 
 def test_where_ray_has_no_place_for_its_files_nothing_is_written(
