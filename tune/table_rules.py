@@ -32,6 +32,8 @@ class Figure:
 
 
 THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE].*)?")
+LARGEST_EXPONENT = 308
+"""Of a float; `0e400` is a zero of no use."""
 
 
 def figure(text: str) -> Figure | None:
@@ -42,7 +44,7 @@ def figure(text: str) -> Figure | None:
     except InvalidOperation:
         return None
     exponent = number.as_tuple().exponent
-    if not isinstance(exponent, int) or not math.isfinite(float(number)):
+    if not isinstance(exponent, int) or exponent > LARGEST_EXPONENT or not math.isfinite(float(number)):
         return None
     return Figure(text.strip(), float(number), 10.0**exponent / 2)
 
@@ -145,6 +147,8 @@ SUM_SLACK = 1.05
 """`8 hours` are told in round numbers."""
 FORMULA_SLACK = 0.005
 """Formulas leave out what is small, such as biases."""
+LARGEST_LOG = 700.0
+"""Of a float."""
 FORWARD_TO_STEP = 2.4, 3.6
 """FLOPs of a training step by those of its forward pass: the backward pass has about twice as many (Kaplan et al. 2020,
 arXiv:2001.08361, 2.1)."""
@@ -232,7 +236,7 @@ def perplexity(table: Figures, claims: Claims) -> Iterator[Finding]:
     for column in table.like(PERPLEXITY):
         if of := beside(table, column, LOSS):
             for row, printed, loss in table.both(column, of):
-                if loss.value < 700 and not printed.may_be(*map(math.exp, loss.ends)):
+                if loss.ends[1] < LARGEST_LOG and not printed.may_be(*map(math.exp, loss.ends)):
                     yield table.found(row, column, f"{math.exp(loss.value):.4g}", f"exp of its {of}")
 
 
@@ -337,7 +341,8 @@ def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
     for column in table.like(r"\w*(?:flops|bytes|memory)\w*") if batch else ():
         assert batch is not None
         last: dict[tuple[str, ...], tuple[float, float]] = {}
-        for row, size, cell in sorted(table.both(batch, column), key=lambda each: each[1].value):
+        rows = (each for each in table.both(batch, column) if each[1].value > 0)
+        for row, size, cell in sorted(rows, key=lambda each: each[1].value):
             setting = table.setting(row, batch)
             before, value = last.get(setting, (size.value, cell.value))
             most = value * size.value / before

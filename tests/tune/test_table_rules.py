@@ -72,6 +72,8 @@ SOUND = {
     "work": (work(), claims_of({"formulas": {"estimated_macs": "batch_size * 98e5"}})),
     "stages": (stages(), CLAIMS),
     "ranked": (ranked(), claims_of({"order": "loss - 3 / seconds + max(seconds) / seconds"})),
+    "no batch": ({"batch_size": ["0", "0", "1"], "flops": ["5", "6", "7"]}, CLAIMS),
+    "odd zeros": ({"loss": ["0e4", "0e400", "1e3"], "perplexity": ["1", "1", "9e99"]}, claims_of({})),
     "unknown": ({"colour": ["red", "red"], "weight": ["693", "693"], "loss of hair": ["99", "99"]}, CLAIMS),
 }
 
