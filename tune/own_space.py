@@ -138,6 +138,8 @@ def _steps(low: float, high: float, step: float, log: bool) -> tuple[Value, ...]
     if (high - low) / step >= MOST_STEPS:
         raise UserError(f"has {(high - low) / step:,.0f} steps: write a larger step, at most {MOST_STEPS:,}, or none")
     count = math.floor((high - low) / step + 1e-9) + 1
+    if count < 2:
+        raise UserError(f"has a step of {step}, which goes beyond {high} at once: write a smaller one, or none")
     return tuple(
         low + place * step if type(low) is type(step) is int else float(f"{low + place * step:.12g}")
         for place in range(count)
@@ -171,7 +173,10 @@ def parse_space(text: str) -> dict[str, Dimension]:
     try:
         if text.startswith("{"):
             return made_space(json.loads(text))
-        return made_space(tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8")))
+        found = tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8"))
+        if not found:
+            raise UserError(f"'{text}' has no dimension: write one or more, such as width = [64, 128]")
+        return made_space(found)
     except OSError as error:
         raise UserError(f"'{text}' cannot be read ({error.strerror}): name a TOML file") from None
     except tomllib.TOMLDecodeError as error:
