@@ -103,7 +103,7 @@ def as_typed(name: str, value: object) -> str:
             return json.dumps({str(key): each for key, each in value.items()}, default=str)
         between = " " if name == "range" else ","
         return between.join(f"{key}={as_typed(name, each)}" for key, each in value.items())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ",".join(as_typed(name, each) for each in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 

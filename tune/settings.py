@@ -10,11 +10,11 @@ import shlex
 import tempfile
 from collections.abc import Collection, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from tune.errors import UserError, called
 from tune.flags import (
@@ -59,6 +59,12 @@ def free_folder() -> Path:
         return parse_path(str(next(folder for folder in taken if not os.path.lexists(folder))))
 
 
+def is_odd_number(setting: Field[Any], value: object) -> bool:
+    """Whether it is a fraction of what is counted, or true or false in the place of a number."""
+    counted = int in (setting.type, *get_args(setting.type))
+    return (isinstance(value, bool) and not is_switch(setting)) or (isinstance(value, float) and counted)
+
+
 class WithoutLoop(UserError):
     """A study of a training loop that was not named again."""
 
@@ -74,7 +80,8 @@ class UnknownFamily(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(SearchFlags):
-    """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h").
+    """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h"), and a
+    length of time as a number of seconds.
 
     UserError: `--flag: value: rule: remedy`, in one line.
     """
@@ -89,7 +96,11 @@ class Settings(SearchFlags):
         for each in sorted(fields(self), key=lambda each: each.name != "families"):  # whose dimensions others name
             value = getattr(self, each.name)
             plain = isinstance(value, Mapping) and not all(isinstance(one, Dimension) for one in value.values())
-            if isinstance(value, str | Path | list) or (plain and flag_of(each).repeats):
+            if each.name == "families" and isinstance(value, Mapping):  # shares of 1 are as they are, per cent typed
+                plain = any(not isinstance(share, int | float) or share > 1 for share in value.values())
+            else:
+                plain = plain and flag_of(each).repeats
+            if isinstance(value, str | Path | list) or plain or is_odd_number(each, value):
                 object.__setattr__(self, each.name, parse_setting(each, words_of(each, value)))
             if each.name == "families" and self.train is None:
                 for unknown in (name for name in self.families if name not in SPACES and name != LOOP):

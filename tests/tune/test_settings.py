@@ -34,7 +34,9 @@ def test_families_take_their_shares():
         "translation=70,nanogpt=30": {"translation": 0.7, "nanogpt": 0.3},
     }.items():
         assert parse_families(text) == parse_families(families_text(shares)) == shares
-        assert settings(families=shares).families == shares
+        per_cent = {name: 100 * share for name, share in shares.items()}
+        assert settings(families=shares).families == settings(families=per_cent).families == shares
+    assert settings(range={"layers": (2, 4)}).range == settings(range="layers=2,4").range
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,13 @@ def test_families_take_their_shares():
         ({"families": {"translation": 1.0, "nanogpt": 0.0}}, "--families: .* above 0"),
         ({"families": {"translation": float("nan"), "nanogpt": 0.5}}, "--families: .* above 0"),
         ({"families": {}}, "--families"),
+        ({"families": {"translation": 60, "nanogpt": 30}}, "--families: .*translation=60,nanogpt=30.* add up to 100"),
+        ({"families": {"translation": None}}, "--families: 'translation=None' gives no share"),
+        ({"budget": True}, "--budget: 'true' is not a length of time"),
+        *(({name: 1.5}, f"--{name}: '1.5' is not a whole number") for name in ("seed", "devices", "confirm")),
+        ({"seed": True}, "--seed: 'true' is not a whole number"),
+        ({"trials_per_gpu": 1.5}, "--trials-per-gpu: '1.5' is no number of trials"),
+        ({"memory_limit": 1.5}, "--memory-limit: '1.5' has no unit"),
         ({"vary": ("batch_tokens",), "rungs": "tokens"}, "--vary: 'batch_tokens' makes steps of unequal tokens"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"confirm": 1}, "--confirm: '1' is too few: .*write 2"),
