@@ -359,7 +359,8 @@ class SuccessiveHalving:
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         room = self._free(left, trial) if self._finisher is None else 0.0
         can_pay = room if beside or risen else seconds
-        if trial is None and (another := self._another(can_pay, "no trial waits that could go on")):
+        why = "no trial waits that could go on" if self.trials else "nothing was tried yet"
+        if trial is None and (another := self._another(can_pay, why)):
             return another
         rather_new = trial is not None and self.trials[trial].rung == 0 and not self.past_best
         if rather_new and (another := self._new_before_rung_1(room)):

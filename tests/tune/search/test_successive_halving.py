@@ -46,6 +46,10 @@ def test_the_cap_and_the_deadline_hold_and_something_starts(scenario: dict[str, 
     assert search.clock.now <= scenario.get("deadline", math.inf)
 
 
+def test_a_first_trial_that_no_rung_has_room_for_is_said_to_be_the_first() -> None:
+    assert Alone(seconds=20.0).run().decided("start")[0]["reason"] == "nothing was tried yet"
+
+
 @pytest.mark.parametrize(("slots", "alike"), [(1, False), (2, False), (4, True), (8, True)])
 def test_a_steeper_familys_leader_has_more_unless_the_wall_clock_binds(slots: int, alike: bool) -> None:
     """On many slots more of that would leave the others less to explore than any leader is worth."""
