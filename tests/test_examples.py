@@ -19,7 +19,7 @@ from tests.soak.search import Search
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import study
-from tune.search_context import write_facts
+from tune.facts import write_facts
 from tune.settings import Settings
 from tune.store.journal import connect
 from tune.store.mirror import Mirror

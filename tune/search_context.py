@@ -2,14 +2,9 @@
 of a study: what was asked for, of which text, with which versions, on what.
 """
 
-import importlib.metadata
-import json
 import math
-import platform
-import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import repeat
@@ -25,13 +20,12 @@ from model.data.dataset import OwnData, PairData, TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
 from model.training.memory import machine_bytes, ran_out
-from tune.corpora import flag_of_corpus, load_corpora
+from tune.corpora import load_corpora
 from tune.devices import Devices
-from tune.display.tensorboard import TensorBoard
-from tune.errors import ROOT, UserError, told_of
+from tune.errors import UserError, told_of
+from tune.facts import facts_of
 from tune.flags import AUTO, invalid, under_flag
 from tune.load import Loop
-from tune.machine import write_whole
 from tune.own_space import OwnSpace
 from tune.recipe import (
     FILLING_TOKENS,
@@ -64,7 +58,7 @@ from tune.search_space import (
 )
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices, launches
-from tune.store.journal import STUDY, Journal, Stopwatch, study_facts
+from tune.store.journal import Journal, study_facts
 from tune.units import at_most_text, bytes_text, duration_text
 
 SHORTEST_RUNG_SECONDS = 4.0
@@ -165,6 +159,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         spaces[name], recipes[name] = varied(space, recipes[name], settings.vary, data[name])
         spaces[name] = bounded(spaces[name], settings, data[name], recipes[name].config)
         first_configs(settings, spaces[name])
+        check_learns(whole_config(recipes[name], name, spaces[name].default(), settings.seed), data[name])
     memories = {
         name: make_memory(
             name, recipes[name], each, devices.kind,
@@ -183,8 +178,6 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
-    for name, space in spaces.items():
-        check_learns(whole_config(recipes[name], name, space.default(), settings.seed), data[name])
     here = {name: ground(devices, recipes[name], data[name]) for name in spaces}
     if earlier:
         cap = settings.budget / devices.share
@@ -342,6 +335,14 @@ def within(settings: Settings, devices: Devices) -> float:
     return math.inf if settings.patient else WALLS * settings.budget / slots
 
 
+PRICED_SECONDS, MEASURED_SHARE = 0.25, 0.005
+"""Measuring a device may take so long for a shape, and such a share of a family's device-seconds."""
+DEAREST_SHARE = 0.003
+"""Of these, what the fewest steps of a shape may take by nominal prices, for it to be measured."""
+LEAST_WIDTH = 32
+"""Of a model that is measured."""
+
+
 def measured_prices(settings: Settings, devices: Devices, space: Space, data: Data) -> tuple[StepPrices, float]:
     """Of a family's steps, and the seconds of a device that measuring took: of its default configuration, on a GPU of
     that for a small step's kernels, and of its widest one in a batch that fills it. Of narrower ones where steps would
@@ -466,94 +467,3 @@ def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapp
             what = f"'{settings.trials_per_gpu}' leaves a trial {there}, {rule}: write fewer"
             raise invalid("trials_per_gpu", what)
         raise invalid("families", f"{name!r}: a GPU's {there} hold {rule}: leave it out, or take a larger GPU")
-
-
-def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
-    """UserError: a corpus is not the text that the study began with (its `facts`, from the journal)."""
-    for family, corpus in data.items():
-        before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
-        if corpus.sha256 != before["sha256"]:
-            rule = "a study goes on with the text that it began with: restore it, or begin a new study"
-            raise UserError(f"{flag_of_corpus(FAMILIES[family].corpus)}: {corpus.name!r} has changed since: {rule}")
-
-
-def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
-    """UserError: a study that ran on GPUs (its `facts`, from the journal) would go on on CPU cores, or the reverse."""
-    before, names = facts.get("devices", {}).get("kind", devices.kind), {"cuda": "GPUs", "cpu": "CPU cores"}
-    if before != devices.kind:
-        rule = f"runs on {names.get(before, before)}, and here are {names[devices.kind]}: their losses do not compare"
-        raise UserError(f"--resume: the study {rule}; go on with it where it began, or begin anew")
-
-
-PRICED_SECONDS, MEASURED_SHARE = 0.25, 0.005
-"""Measuring a device may take so long for a shape, and such a share of a family's device-seconds."""
-DEAREST_SHARE = 0.003
-"""Of these, what the fewest steps of a shape may take by nominal prices, for it to be measured."""
-LEAST_WIDTH = 32
-"""Of a model that is measured."""
-
-
-PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
-
-
-def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: Any) -> dict[str, Any]:
-    """What the study is."""
-    corpora = {
-        name: {
-            "name": each.name,
-            "sha256": each.sha256,
-            "builtin": each.builtin,
-            "vocabulary": each.vocabulary,
-            "training_tokens": each.training_tokens,
-        }
-        for name, each in data.items()
-    }
-    return {
-        "settings": settings.stored(),
-        "families": dict(settings.families),
-        "cap_seconds": settings.budget,
-        "created": time.time(),
-        "versions": {"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in PACKAGES},
-        "devices": {
-            "kind": devices.kind,
-            "slots": devices.slots,
-            "share": devices.share,
-            "name": devices.name,
-            "precisions": list(devices.precisions),
-        },
-        "corpora": corpora,
-        "commit": git_commit(),
-    } | more
-
-
-def write_facts(facts: Mapping[str, Any], folder: Path) -> None:
-    """For people, and for --resume: study.json, whole or not at all."""
-    write_whole(folder / STUDY, json.dumps(facts, indent=1))
-
-
-def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
-    """For analysis, in the journal too. A study that goes on was created when it was created first."""
-    facts = {**facts, "created": journal.facts().get("created", facts["created"])}
-    write_facts(facts, journal.folder)
-    journal.note(**facts)
-
-
-@contextmanager
-def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
-    """Write down what the journal and TensorBoard took of the search that runs inside, in seconds of the driver's."""
-    watches = {"search": Stopwatch(), "journal": journal.watch, "tensorboard": tensorboard.watch}
-    before = {name: watch.seconds for name, watch in watches.items()}
-    with watches["search"]:
-        yield
-    journal.note(overhead={name: watch.seconds - before[name] for name, watch in watches.items()})
-
-
-def git_commit() -> str | None:
-    """The commit of this code, where it lies in a git repository of its own, and git is there to ask."""
-    words = ["git", "-C", str(ROOT), "rev-parse", "--show-toplevel", "HEAD"]
-    try:
-        top, commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, ValueError, subprocess.CalledProcessError):
-        return None
-    return commit if Path(top) == ROOT else None

@@ -39,6 +39,7 @@ from tune.display.panel import displayed
 from tune.display.tensorboard import SystemRun, TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import UserError, called, told_in_one_line
+from tune.facts import check_same_kind, check_same_text, note_facts, overhead_noted, write_facts
 from tune.machine import usable_place
 from tune.own_loop import another_loop, conclude_loop, metric_of, newest_of, survey_loop
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
@@ -47,15 +48,7 @@ from tune.registry import travelling
 from tune.search.engine import Engine, Listener
 from tune.search.listed import Listing
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
-from tune.search_context import (
-    SearchContext,
-    check_same_kind,
-    check_same_text,
-    note_facts,
-    overhead_noted,
-    survey,
-    write_facts,
-)
+from tune.search_context import SearchContext, survey
 from tune.search_space import label
 from tune.settings import Settings
 from tune.signals import Told, ended_in_order, interruptible

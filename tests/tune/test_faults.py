@@ -18,6 +18,7 @@ from model.families import FAMILIES
 from tests.model.test_families import Bigrams, Guess
 from tests.tune.search.world import World
 from tests.tune.test_registry import CORE
+from tune import facts
 from tune import search_context as context_file
 from tune.backend.scheduler import why
 from tune.display.console import budget_line
@@ -323,8 +324,8 @@ def test_the_commit_is_of_our_own_repository_and_none_without_git(
     subprocess.run(["git", *said, "-C", tmp_path, "commit", "-q", "--allow-empty", "-m", "a"], check=True)
     found = []
     for root in (installed, tmp_path):
-        monkeypatch.setattr(context_file, "ROOT", root)
-        found.append(context_file.git_commit())
+        monkeypatch.setattr(facts, "ROOT", root)
+        found.append(facts.git_commit())
     assert found[0] is None and found[1] is not None and re.fullmatch("[0-9a-f]{40}", found[1])
     monkeypatch.setenv("PATH", str(installed))
-    assert context_file.git_commit() is None
+    assert facts.git_commit() is None

@@ -37,10 +37,10 @@ from tune.experiments.base import (
 )
 from tune.experiments.lists import run_list
 from tune.experiments.tables import ending, show
+from tune.facts import check_same_text, facts_of, note_facts, write_facts
 from tune.machine import write_whole
 from tune.registry import travelling
 from tune.search.resume import last_moment, note_cap, spent, undamaged
-from tune.search_context import check_same_text, facts_of, note_facts, write_facts
 from tune.signals import Told, ended_in_order, interruptible
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Hold, Ledger, affordable

@@ -24,9 +24,9 @@ from tests.tune.search.world import MFU, World
 from tune.display import tensorboard
 from tune.display.standings import levels, picture, table
 from tune.display.tensorboard import METRICS, REASONS, EventFile, TensorBoard, TrialRun, begun_row, scalar
+from tune.facts import overhead_noted
 from tune.reports import Evaluation, Report, journal_row
 from tune.search.engine import GIVE_UP
-from tune.search_context import overhead_noted
 from tune.search_space import DIMENSIONS, FREED, freed
 from tune.settings import Settings
 from tune.store.journal import Journal

@@ -11,13 +11,13 @@ from tests.tune.search.world import Played, opened
 from tune.assembly import make_engine, make_terms
 from tune.backend.loop_trial import forced, report_of
 from tune.devices import Devices
+from tune.facts import facts_of
 from tune.loop import Lease, Terms
 from tune.own_loop import metric_of, newest_of, survey_loop
 from tune.own_space import choice, integers, loguniform
 from tune.reports import Report
 from tune.search.resume import last_moment, restore
 from tune.search.simulator import Clock, Costs, PowerLaw
-from tune.search_context import facts_of
 from tune.settings import Settings
 from tune.store.accounting import Assignment
 from tune.store.queries import ranking

@@ -16,12 +16,12 @@ from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.search.alone import START_UP, Search
 from tests.tune.search.world import STEP_SECONDS, World
+from tune.facts import check_same_text
 from tune.reports import Evaluation, Report
 from tune.search.family import START_UP_MARGIN, with_margin
 from tune.search.ladder import Rules
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open, spent_beside
 from tune.search.simulator import Simulation
-from tune.search_context import check_same_text
 from tune.store.accounting import DECODING, Assignment, Hold
 from tune.store.heartbeat import DRIVER, FOLDER, GRACE_SECONDS, beat
 

@@ -14,13 +14,14 @@ import pytest
 from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
 from tune.assembly import make_engine, make_place
 from tune.devices import find_devices
+from tune.facts import check_same_kind
 from tune.reports import Report
 from tune.search import engine
 from tune.search.family import CostModel
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.listed import Listed
 from tune.search.state import State
-from tune.search_context import check_same_kind, survey
+from tune.search_context import survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, beat

@@ -13,8 +13,8 @@ import pytest
 
 from tests.tune.search.world import World
 from tune import cli
+from tune.facts import check_same_text
 from tune.search.resume import check_plain, undamaged
-from tune.search_context import check_same_text
 from tune.settings import Settings
 from tune.store.journal import LOCK, Journal
 
@@ -113,7 +113,7 @@ def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
                 users.add(path.relative_to(repository).as_posix())
     boards = {"tune/display/tensorboard.py", "tune/experiments/kernels.py"}
-    search = {"tune/assembly.py", "tune/search_context.py", "tune/settings.py", "tune/dry_run.py"}
+    search = {"tune/assembly.py", "tune/facts.py", "tune/settings.py", "tune/dry_run.py"}
     assert users == search | boards | {"model/data/cache.py"}
 
 

@@ -1,0 +1,103 @@
+"""What a study is, as its study.json and its journal have it, and whether what goes on with it is the same."""
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from model.config import Data
+from model.families import FAMILIES
+from tune.corpora import flag_of_corpus
+from tune.devices import Devices
+from tune.display.tensorboard import TensorBoard
+from tune.errors import ROOT, UserError
+from tune.machine import write_whole
+from tune.settings import Settings
+from tune.store.journal import STUDY, Journal, Stopwatch
+
+PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
+
+
+def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: Any) -> dict[str, Any]:
+    """What the study is."""
+    corpora = {
+        name: {
+            "name": each.name,
+            "sha256": each.sha256,
+            "builtin": each.builtin,
+            "vocabulary": each.vocabulary,
+            "training_tokens": each.training_tokens,
+        }
+        for name, each in data.items()
+    }
+    return {
+        "settings": settings.stored(),
+        "families": dict(settings.families),
+        "cap_seconds": settings.budget,
+        "created": time.time(),
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "devices": {
+            "kind": devices.kind,
+            "slots": devices.slots,
+            "share": devices.share,
+            "name": devices.name,
+            "precisions": list(devices.precisions),
+        },
+        "corpora": corpora,
+        "commit": git_commit(),
+    } | more
+
+
+def write_facts(facts: Mapping[str, Any], folder: Path) -> None:
+    """For people, and for --resume: study.json, whole or not at all."""
+    write_whole(folder / STUDY, json.dumps(facts, indent=1))
+
+
+def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
+    """For analysis, in the journal too. A study that goes on was created when it was created first."""
+    facts = {**facts, "created": journal.facts().get("created", facts["created"])}
+    write_facts(facts, journal.folder)
+    journal.note(**facts)
+
+
+@contextmanager
+def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
+    """Write down what the journal and TensorBoard took of the search that runs inside, in seconds of the driver's."""
+    watches = {"search": Stopwatch(), "journal": journal.watch, "tensorboard": tensorboard.watch}
+    before = {name: watch.seconds for name, watch in watches.items()}
+    with watches["search"]:
+        yield
+    journal.note(overhead={name: watch.seconds - before[name] for name, watch in watches.items()})
+
+
+def git_commit() -> str | None:
+    """The commit of this code, where it lies in a git repository of its own, and git is there to ask."""
+    words = ["git", "-C", str(ROOT), "rev-parse", "--show-toplevel", "HEAD"]
+    try:
+        top, commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return None
+    return commit if Path(top) == ROOT else None
+
+
+def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
+    """UserError: a corpus is not the text that the study began with (its `facts`, from the journal)."""
+    for family, corpus in data.items():
+        before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
+        if corpus.sha256 != before["sha256"]:
+            rule = "a study goes on with the text that it began with: restore it, or begin a new study"
+            raise UserError(f"{flag_of_corpus(FAMILIES[family].corpus)}: {corpus.name!r} has changed since: {rule}")
+
+
+def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
+    """UserError: a study that ran on GPUs (its `facts`, from the journal) would go on on CPU cores, or the reverse."""
+    before, names = facts.get("devices", {}).get("kind", devices.kind), {"cuda": "GPUs", "cpu": "CPU cores"}
+    if before != devices.kind:
+        rule = f"runs on {names.get(before, before)}, and here are {names[devices.kind]}: their losses do not compare"
+        raise UserError(f"--resume: the study {rule}; go on with it where it began, or begin anew")
