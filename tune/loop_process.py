@@ -100,6 +100,7 @@ def end_with(pipe: int, line: socket.socket) -> None:
         os._exit(0)
     else:
         line.close()
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the loop may send some to all of its group
         os.read(pipe, 1)
         end_all(loop)
         os._exit(0)

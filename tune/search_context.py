@@ -355,26 +355,28 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     seconds = min(PRICED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
     filling = min(FILLING_TOKENS[devices.kind], data.training_tokens // LEAST_EPOCH_STEPS)
 
-    def least(config: Config) -> float:
+    most = DEAREST_SHARE * settings.budget * settings.families[space.family] / LEAST_STEPS
+
+    def least(config: Config) -> tuple[float, float] | None:
+        """FLOPs of a step, and its seconds."""
+        while (flops := family.step_flops(config, data)) > most * NOMINAL[devices.kind].flops:
+            half, odd = divmod(config.d_model, 2)
+            if odd or half % config.heads or half < LEAST_WIDTH:
+                return None
+            config = replace(config, d_model=half)
         taken.extend(some := step_seconds(config, data, torch.device(devices.kind), seconds=seconds))
-        return min(some)
+        return flops, min(some)
 
     launch = 0.0
     if devices.kind == "cuda":
-        small = least(Config.at(default, family=space.family))
-        launch = small / launches(space.family, float(default["layers"]))
+        if small := least(Config.at(default, family=space.family)):
+            launch = small[1] / launches(space.family, float(default["layers"]))
         widest = [{**default, "d_model": width} for width in space.dimensions["d_model"]]
         default = [each for each in widest if space.contains(each)][-1]
     config = Config.at(default, family=space.family)
-    config = replace(config, batch_tokens=max(config.batch_tokens, filling))
-    most = DEAREST_SHARE * settings.budget * settings.families[space.family] / LEAST_STEPS
-    while family.step_flops(config, data) > most * NOMINAL[devices.kind].flops:
-        half, odd = divmod(config.d_model, 2)
-        if odd or half % config.heads or half < LEAST_WIDTH:
-            return NOMINAL[devices.kind], sum(taken)
-        config = replace(config, d_model=half)
-    flops = family.step_flops(config, data) / least(config)
-    return StepPrices(flops=flops, launch_seconds=launch), sum(taken)
+    if (filled := least(replace(config, batch_tokens=max(config.batch_tokens, filling)))) is None:
+        return NOMINAL[devices.kind], sum(taken)
+    return StepPrices(flops=filled[0] / filled[1], launch_seconds=launch), sum(taken)
 
 
 def rounded(prices: StepPrices, seconds: float) -> StepPrices:

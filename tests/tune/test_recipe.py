@@ -34,7 +34,8 @@ from tune.reports import EPOCHS_AS_NEW
 from tune.search.engine import Engine
 from tune.search.forecast import Progress
 from tune.search.successive_halving import Finish, Left, Promote, SuccessiveHalving
-from tune.search_context import DEAREST_SHARE, survey
+from tune.search_context import DEAREST_SHARE, measured_prices, survey
+from tune.search_context import LEAST_STEPS as LEAST_TIMED
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices
@@ -192,10 +193,26 @@ def test_to_measure_prices_takes_little_of_the_cap_however_large_models_are(
     (config,) = timed
     assert config.d_model == measured and context.probed == 1.0
     seconds = FAMILIES["nanogpt"].step_flops(config, context.data["nanogpt"]) / NOMINAL["cpu"].flops
-    assert seconds <= DEAREST_SHARE * budget
+    assert LEAST_TIMED * seconds <= DEAREST_SHARE * budget
     with pytest.raises(UserError, match=r"^--families: 'nanogpt' with d_model \d+, 4 layers: .* smaller ones$"):
         monkeypatch.setattr("tune.search_context.dry_batch", lambda *_: (_ for _ in ()).throw(MemoryError()))
         survey(settings, CORE)
+
+
+@pytest.mark.parametrize("d_model", [256, 1024, 4096])
+def test_nor_does_it_on_a_gpu_where_small_steps_and_full_ones_are_measured(
+    text: Path, monkeypatch: pytest.MonkeyPatch, d_model: int
+) -> None:
+    timed: list[Config] = []
+    monkeypatch.setattr("tune.search_context.step_seconds", lambda config, *_, **__: timed.append(config) or [1.0])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    settings = Settings(budget=20.0, families="nanogpt", text_corpus=text, range={"d_model": str(d_model)})
+    data, space = survey(settings, CORE).data["nanogpt"], settings.space_of("nanogpt", CORE.precisions)
+    timed.clear()
+    measured_prices(settings, replace(CORE, kind="cuda"), space, data)
+    assert len(timed) == 2
+    for config in timed:
+        assert LEAST_TIMED * FAMILIES["nanogpt"].step_flops(config, data) <= DEAREST_SHARE * 20 * NOMINAL["cuda"].flops
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def unseen_slots(journal: Journal) -> int:
     had = named(journal.facts().get("devices")).get("slots")
     if beat is None or beat.ended != MIRRORED or not isinstance(had, int):
         return 0
-    had = min(had, kept) if isinstance(kept, int) else had
+    had = min(had, kept) if isinstance(kept, int) and kept else had
     return max(0, had - len(journal.rows(OPEN_SLOTS)))
 
 
@@ -221,8 +221,11 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     if lost >= LEAST_LEASE_SECONDS:  # all slots have to make up for it
         told, away = whole_text(lost), whole_text(max(0.0, wall))
         notes.append(f"{told} were lost: the deadline is {away} away")
-    elif isinstance(kept, int) and kept:
+        kept = None
+    if isinstance(kept, int) and kept:
         engine.slots.most = min(engine.slots.most, kept)
+    else:
+        journal.note(slots_kept=None)
     begin: dict[str, dict[str, float]] = {name: {} for name in engine.families}
     for trial, record in engine.trials.items():
         thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"

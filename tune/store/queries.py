@@ -45,6 +45,8 @@ LAST_TOLD = """
     SELECT MAX(report) FROM reports JOIN leases USING (lease)
     WHERE numbers IS NOT NULL AND closed IS NOT NULL GROUP BY lease"""
 """Of a user's loop what it reported last on a lease, however that ended."""
+YOUNG = "trial NOT IN (SELECT trial FROM reports WHERE rung IS NOT NULL)"
+"""Of a trial: it completed no rung. What failed then has no place, also of a user's loop."""
 LEVELS = f"""
     WITH completed AS (
         SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
@@ -52,12 +54,13 @@ LEVELS = f"""
                ROW_NUMBER() OVER (
                    PARTITION BY trial, IIF(final, -1, {REACHED})
                    ORDER BY final AND numbers IS NULL AND whole_loss IS NULL,
-                            IIF(final AND numbers IS NULL,
-                                IFNULL(whole_loss, MIN(valid_loss, IFNULL(averaged_loss, 9e999))), 0),
+                            CASE WHEN numbers IS NOT NULL THEN valid_loss
+                                 WHEN final THEN IFNULL(whole_loss, MIN(valid_loss, IFNULL(averaged_loss, 9e999)))
+                                 ELSE 0 END,
                             report DESC
                ) AS again
         FROM reports JOIN trials USING (trial)
-        WHERE (final OR rung IS NOT NULL OR report IN ({LAST_TOLD}))
+        WHERE (final OR rung IS NOT NULL OR (report IN ({LAST_TOLD}) AND NOT ({FAILED} AND {YOUNG})))
             AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
             AND (numbers IS NOT NULL OR NOT {FAILED}) AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
@@ -80,10 +83,10 @@ LEVELS = f"""
            steps, tokens, training_seconds, checkpoint
     FROM alike"""
 """A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
-measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest
-loss, on the whole split if one was measured there. Of a user's loop what it had when a lease cut it short, or it failed
-on its way, counts too, in the place of what it had at the rung before. rung: after the decay, the same;
-averaged: what is kept is the average of its weights."""
+measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest loss,
+on the whole split if one was measured there. Of a user's loop its best counts, also what it had when a lease cut it
+short, or it failed on its way to a further rung, in the place of what it had at the rung before. rung: after the decay,
+the same; averaged: what is kept is the average of its weights."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family
                ORDER BY {ORDER}, {VALUES["perplexity"]}, {KEPT}, created, trial, final DESC, rung DESC) AS place

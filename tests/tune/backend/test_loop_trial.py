@@ -123,6 +123,12 @@ HANGS = {
 }
 
 
+TO_GROUP = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    os.killpg(0, signal.SIGTERM)\n"
+HANGS["after a signal to its group"] = HANGS["with a child"].replace(
+    "def train(config):\n", f"import signal\ndef train(config):\n{TO_GROUP}"
+)
+
+
 MARK = f"1{os.getpid():07d}.5"
 """Seconds of a sleep by which a process of this test's is known among all others of the machine."""
 
@@ -175,7 +181,7 @@ def work(folder: Path, source: str) -> None:
     worker.ends()
 
 
-@pytest.mark.parametrize("how", ["with a child", "with a child in a session of its own"])
+@pytest.mark.parametrize("how", ["with a child", "with a child in a session of its own", "after a signal to its group"])
 def test_what_a_loop_began_ends_with_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
     killed = FORKING.Process(target=work, args=(tmp_path, HANGS[how].replace("{MARK}", MARK)))
     killed.start()

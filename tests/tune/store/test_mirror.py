@@ -38,10 +38,11 @@ def keep(path: Path, steps: int) -> None:
     save(path.parent, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, path.name)
 
 
-def world_in(folder: Path, cap: float = CAP, seed: int = 0) -> World:
+def world_in(folder: Path, cap: float = CAP, seed: int = 0, slots: int = 2, each: float = 1) -> World:
+    """each: trials on a device."""
     folder.mkdir(exist_ok=True)
-    made = World(folder, cap=cap, slots=2, seed=seed, listen=lambda _: [Saving()])
-    made.journal.note(devices={"slots": 2, "share": 1.0})
+    made = World(folder, cap=cap, slots=slots, seed=seed, trials_each=each, listen=lambda _: [Saving()])
+    made.journal.note(devices={"slots": slots, "share": 1 / each})
     (folder / "study.json").write_text(json.dumps({"created": 1.0, "settings": Settings(budget=cap).stored()}))
     return made
 
@@ -101,23 +102,28 @@ def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
     )
 
 
-@pytest.mark.parametrize("before", [0, 1])
-def test_slots_that_were_opened_after_a_copy_are_charged_as_if_at_once(study: Path, place: Path, before: int) -> None:
-    """Of two there are so many when it is copied."""
-    world = world_in(study)
+@pytest.mark.parametrize(("slots", "each"), [(2, 1), (4, 4), (2, 0.5)])
+@pytest.mark.parametrize(("cap", "seconds"), [(100.0, 5.0), (CAP, EVERY_SECONDS - 1)])
+@pytest.mark.parametrize(("before", "kept"), [(0, None), (1, None), (0, 0)])
+def test_slots_that_were_opened_after_a_copy_are_charged_as_if_at_once_within_the_cap(
+    study: Path, place: Path, slots: int, each: float, cap: float, seconds: float, before: int, kept: int | None
+) -> None:
+    """So many there are when it is copied; kept: as a run that ended by itself had left it."""
+    about = {"cap": cap, "slots": slots, "each": each}
+    world = world_in(study, **about)
+    world.journal.note(slots_kept=kept)
     for _ in range(before):
         world.begin()
     Mirror(study, place, lambda: world.now).copy()
     while world.begin():
         pass
-    assert len(world.accounting.ledger.open_slots) == 2
-    world.now += EVERY_SECONDS - 1
+    world.now += seconds
     really = world.spent
     world.journal.close()
     shutil.rmtree(study)
     bring_back(place.parent, study)
-    world = world_in(study)
-    assert really <= world.spent <= 2 * EVERY_SECONDS + 1e-6
+    world = world_in(study, **about)
+    assert 0 < really <= world.spent <= min(cap, slots / each * EVERY_SECONDS + 1e-6)
     assert not world.accounting.ledger.open_slots
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(world.spent)
 

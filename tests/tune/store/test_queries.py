@@ -100,6 +100,34 @@ def test_of_a_loop_that_is_cut_short_what_it_reported_by_then_counts(
     assert best_so_far(study.journal)[LOOP]["trial"] == first["trial"] != other["trial"]
 
 
+@pytest.mark.parametrize("ended", ["lease", None])
+@pytest.mark.parametrize(("state", "reason"), [("failed", "error: mine"), ("paused", "killed")])
+def test_a_loop_that_begins_anew_on_a_lease_keeps_the_best_that_it_had(
+    study: Written, ended: str | None, state: str, reason: str
+) -> None:
+    """As one that never saves does."""
+    study.slot()
+    study.trial("t1", family=LOOP)
+    for rung, loss, told in ((0, 0.3, "rung"), (None, 5.0, ended)):
+        lease = study.lease("t1", 0, rung=0, price=9.0, opened=0.0, charged=1.0)
+        last = {"valid_loss": loss, "ended": told, "steps": 9, "lease": lease}
+        study.report("t1", None, rung=rung, numbers='{"loss": 1}', **last)
+    study.journal.update("trials", "t1", {"state": state, "reason": reason})
+    assert [row["loss"] for row in ranking(study.journal)] == [0.3]
+
+
+def test_what_failed_before_its_first_rung_has_no_place(study: Written) -> None:
+    study.slot()
+    for trial, rung, loss in (("t1", 0, 0.5), ("t2", None, 0.1)):
+        study.trial(trial, family=LOOP)
+        lease = study.lease(trial, 0, rung=0, price=9.0, opened=0.0, charged=1.0)
+        last = {"valid_loss": loss, "ended": None if rung is None else "rung", "steps": 9, "lease": lease}
+        study.report(trial, None, rung=rung, numbers='{"loss": 1}', **last)
+    assert best_so_far(study.journal)[LOOP]["trial"] == "t2"
+    study.journal.update("trials", "t2", {"state": "failed", "reason": "error: mine"})
+    assert best_so_far(study.journal)[LOOP]["trial"] == ranking(study.journal)[0]["trial"] == "t1"
+
+
 def test_of_two_loops_that_are_equally_good_the_one_that_saved_is_first(study: Written) -> None:
     for trial, checkpoint in (("t1", None), ("t2", "checkpoints/t2/step-9")):
         study.trial(trial, family=LOOP)
