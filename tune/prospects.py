@@ -20,7 +20,7 @@ from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.other_caps import Conditions, Foretold, other_caps
-from tune.search.resume import agreed, replay, undamaged
+from tune.search.resume import agreed, close_what_a_kill_left_open, is_copy, replay, undamaged
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import prior_of
@@ -70,6 +70,8 @@ def prospects(settings: Settings) -> Prospects:
     folder = settings.resume
     assert folder is not None, "there is a study"
     with Journal.copied(folder) as journal, undamaged(journal):
+        if is_copy(folder):  # what ran since is charged as going on will charge it
+            close_what_a_kill_left_open(journal)
         spent = float(journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"])
         if settings.budget < spent:
             raise settings.too_late(spent)

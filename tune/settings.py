@@ -95,9 +95,13 @@ class Settings(SearchFlags):
             raise invalid("fix", f"'{','.join(words)}' is of the families that come with the project: {remedy}")
         for each in sorted(fields(self), key=lambda each: each.name != "families"):  # whose dimensions others name
             value = getattr(self, each.name)
+            if hasattr(value, "item"):  # a number of NumPy's
+                object.__setattr__(self, each.name, value := value.item())
+            if each.name == "families" and isinstance(value, tuple):
+                value = list(value)
             plain = isinstance(value, Mapping) and not all(isinstance(one, Dimension) for one in value.values())
             if each.name == "families" and isinstance(value, Mapping):  # shares of 1 are as they are, per cent typed
-                plain = any(not isinstance(share, int | float) or share > 1 for share in value.values())
+                plain = any(type(share) not in (int, float) or not 0 < share <= 1 for share in value.values())
             else:
                 plain = plain and flag_of(each).repeats
             if isinstance(value, str | Path | list) or plain or is_odd_number(each, value):
@@ -293,6 +297,8 @@ class Settings(SearchFlags):
             except OSError as error:
                 remedy = "make that folder, or mount its disk"
                 raise invalid("mirror", f"'{self.mirror}' cannot be written ({error.strerror}): {remedy}") from None
+            if self.resume is None and self.mirror.resolve() == (self.out or free_folder()).parent.resolve():
+                raise invalid("mirror", f"'{self.mirror}' is where the study itself will lie: name another folder")
             if self.resume is None and self.out is not None and (copy := self.mirror / self.out.name).exists():
                 raise invalid("mirror", f"'{copy}' exists already: name another folder, or --out another name")
         for name in ("translation_corpus", "text_corpus", "own_corpus"):

@@ -1,4 +1,6 @@
-"""Being told to end: SIGINT and SIGTERM. Standard library only, so that it is heard before anything heavy is loaded."""
+"""Being told to end: SIGINT, SIGTERM, and SIGHUP of a terminal that is closed. Standard library only, so that it is
+heard before anything heavy is loaded.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -29,7 +31,7 @@ class Told:
 
 @contextmanager
 def ended_in_order() -> Iterator[Told]:
-    """SIGINT or SIGTERM once: whoever listens ends in order; a second time: KeyboardInterrupt."""
+    """A signal once: whoever listens ends in order; a second time: KeyboardInterrupt."""
     told = Told()
     with _heard(told.end):
         yield told
@@ -37,7 +39,7 @@ def ended_in_order() -> Iterator[Told]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C: KeyboardInterrupt, with the signal's name."""
+    """Any of them is as good as Ctrl-C: KeyboardInterrupt, with the signal's name."""
 
     def end(name: str) -> None:
         raise KeyboardInterrupt(name)
@@ -48,12 +50,18 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def _heard(end: Callable[[str], None]) -> Iterator[None]:
-    """Both signals call `end` with their name."""
+    """The signals call `end` with their name; SIGHUP, which nohup lets be ignored, once: the system and a shell both
+    send it."""
 
     def told(number: int, frame: Any) -> None:
+        if number == signal.SIGHUP:
+            signal.signal(number, signal.SIG_IGN)
         end(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, told) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, told) for number in heard}
     try:
         yield
     finally:

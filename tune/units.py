@@ -28,7 +28,9 @@ def parse_duration(text: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """5400.0 -> `1h30m`, the inverse of parse_duration."""
+    """5400.0 -> `1h30m`, the inverse of parse_duration; below zero `-90s`, which is none."""
+    if seconds < 0:
+        return f"{seconds:g}s"
     thousandths = round(1000 * seconds)
     hours, minutes, rest = thousandths // 3_600_000, thousandths // 60_000 % 60, thousandths % 60_000 / 1000
     parts = (f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest:g}s" if rest else "")

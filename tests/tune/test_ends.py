@@ -20,6 +20,7 @@ from tune import cli, search_context, study
 from tune.flags import Command, Flags
 from tune.search.engine import Engine
 from tune.settings import Settings
+from tune.signals import ended_in_order
 
 pytestmark = pytest.mark.usefixtures("text")
 PATIENCE = 600.0
@@ -126,7 +127,9 @@ def test_a_screen_that_is_closed_full_or_of_other_letters_is_no_fault_of_ours(
     assert error == "standard output: No space left on device: make room there, or write to another place\n" * 2
 
 
-@pytest.mark.parametrize(("where", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("where", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT), ("runs", signal.SIGHUP)]
+)
 def test_a_signal_while_ray_starts_or_runs_ends_in_order_and_says_how_to_go_on(
     tmp_path: Path, where: str, number: signal.Signals
 ) -> None:
@@ -151,6 +154,24 @@ def test_told_twice_while_ray_starts_it_ends_at_once_and_can_be_gone_on_with(
     assert error[-1] == f"ended by {signal.Signals(code - 128).name}; {how}"
     *_, way = told(tmp_path, "", words=["--resume", str(tmp_path / "study")])
     assert way == ["searching"], "it cannot be gone on with"
+
+
+def test_that_its_terminal_is_gone_a_process_is_told_twice_and_nohup_lets_it_ignore_that() -> None:
+    """By the system, and by a shell."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_in_order() as told:
+            signal.raise_signal(signal.SIGHUP)
+            assert told.name is None
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with pytest.raises(KeyboardInterrupt), ended_in_order() as told:
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+            assert told.name == "SIGHUP"
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_before_anything_was_written_says_so(tmp_path: Path, text: Path) -> None:

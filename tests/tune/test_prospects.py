@@ -16,10 +16,13 @@ from tune.assembly import make_engine
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.prospects import favour_of, note_prospects, prospects, standing
 from tune.recipe import Recipe
+from tune.search.resume import close_what_a_kill_left_open, spent
 from tune.search.suggest import Suggester
 from tune.search_context import survey
 from tune.settings import Settings
+from tune.store.heartbeat import DRIVER, FOLDER, beat
 from tune.store.journal import Journal
+from tune.store.mirror import MIRRORED
 
 RECIPE = Recipe(
     context=64, batch_tokens=768, learning_rate=2e-3, warm_up_steps=WARM_UP_STEPS, weight_decay=0.1,
@@ -104,6 +107,21 @@ def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did
     told = world.journal.facts()["prospects"]
     found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
     assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
+
+
+def test_of_a_mirrors_copy_what_is_left_is_what_going_on_finds_left(study: Study) -> None:
+    """What ran since is charged as if it had been used; no copy is changed by who asks."""
+    world = study(20)
+    world.journal.note(devices={"slots": 2, "share": 1.0})
+    folder, known = world.journal.folder, prospects(asked(world)).spent
+    (folder / FOLDER).mkdir(exist_ok=True)
+    beat(folder, DRIVER, 0, world.now + 40.0, MIRRORED)
+    told = prospects(asked(world)).spent
+    assert known + 40.0 < told == prospects(asked(world)).spent
+    world.journal.close()
+    with Journal(folder, new=False) as journal:
+        close_what_a_kill_left_open(journal)
+        assert spent(journal) == pytest.approx(told)
 
 
 def test_the_study_is_only_read(study: Study) -> None:

@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from threading import Barrier
 
+import numpy as np
 import pytest
 
 from tune import cli
@@ -53,7 +54,9 @@ def test_families_take_their_shares():
         ({"families": {}}, "--families"),
         ({"families": {"translation": 60, "nanogpt": 30}}, "--families: .*translation=60,nanogpt=30.* add up to 100"),
         ({"families": {"translation": None}}, "--families: 'translation=None' gives no share"),
+        ({"families": {"translation": True}}, "--families: 'translation=true' gives no share"),
         ({"budget": True}, "--budget: 'true' is not a length of time"),
+        ({"budget": -1}, "--budget: '-1s' is not above zero"),
         *(({name: 1.5}, f"--{name}: '1.5' is not a whole number") for name in ("seed", "devices", "confirm")),
         ({"seed": True}, "--seed: 'true' is not a whole number"),
         ({"trials_per_gpu": 1.5}, "--trials-per-gpu: '1.5' is no number of trials"),
@@ -110,6 +113,19 @@ def test_where_the_present_folder_is_gone_that_is_one_line(tmp_path, monkeypatch
     gone.rmdir()
     assert cli.main(Settings, ["--budget", "8h"]) == 2
     assert re.fullmatch(r"--out: 'runs/\S+' is of the present folder, which is gone .*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("out", [None, "runs/new"])
+def test_a_mirror_is_another_place_than_the_studys_own(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match=r"^--mirror: '\S+/runs' is where the study itself will lie: name another"):
+        settings(mirror="runs", out=out).check_files()
+
+
+def test_what_numpy_counts_is_a_number_and_families_may_be_a_tuple():
+    made = settings(seed=np.int64(3), budget=np.float64(60.0), families=("translation", "nanogpt"))
+    assert json.loads(json.dumps(made.stored()))["seed"] == "3" and made.families["nanogpt"] == 0.5
 
 
 def test_studies_that_begin_at_once_have_folders_of_their_own_and_one_that_all_name_is_had_by_one(

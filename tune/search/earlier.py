@@ -158,7 +158,7 @@ def read(folder: Path, families: Collection[str]) -> dict[str, Earlier]:
         what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
         raise UserError(f"--learn-from: {str(folder)!r} has a damaged journal ({what}): leave it out") from error
     if not found:
-        there, here = (" and ".join(names) for names in (known, families))
+        there, here = (" and ".join(names) or "a training loop" for names in (known, families))
         raise UserError(f"--learn-from: {str(folder)!r} is of {there}, and {here} is searched: leave it out")
     return found
 

@@ -101,7 +101,7 @@ def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
     caps = agreed(journal)
     cap = caps[-1].seconds if caps else 0.0
     latest = max((lease["until"] for lease in leases), default=last + cap)
-    if beat and beat.ended == MIRRORED:  # it may have gone on, with other leases, for what was left of the cap
+    if is_copy(journal.folder):  # it may have gone on, with other leases, for what was left of the cap
         sums = f"TOTAL((IFNULL(closed, ?) - opened) * {SHARE}) AS spent, TOTAL((closed IS NULL) * {SHARE}) AS rate"
         (held,) = journal.rows(f"SELECT {sums} FROM slots", last)
         rate = held["rate"] + unseen_slots(journal) * share_of(journal)
@@ -109,11 +109,17 @@ def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
     return max(last, min(beat.at, latest)) if beat else last
 
 
+def is_copy(folder: Path) -> bool:
+    """Whether it is a mirror's copy of a study that may have gone on since."""
+    beat = last_beat(folder, DRIVER)
+    return beat is not None and beat.ended == MIRRORED
+
+
 def unseen_slots(journal: Journal) -> int:
     """How many slots a search may have opened since the journal was copied; 0 where it is no copy of one that runs."""
-    beat, kept = last_beat(journal.folder, DRIVER), journal.facts().get("slots_kept")
+    kept = journal.facts().get("slots_kept")
     had = named(journal.facts().get("devices")).get("slots")
-    if beat is None or beat.ended != MIRRORED or not isinstance(had, int):
+    if not is_copy(journal.folder) or not isinstance(had, int):
         return 0
     had = min(had, kept) if isinstance(kept, int) and kept else had
     return max(0, had - len(journal.rows(OPEN_SLOTS)))

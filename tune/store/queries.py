@@ -37,7 +37,10 @@ KEPT = "checkpoint IS NULL"
 """Of what is equally good, first what a checkpoint was kept of."""
 ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
 """Of a trial: it trains the configuration of another one anew. It has a place, but only with all that the others have
-after their decay."""
+after their decay, and beside one that had its own: so short a training is none to stop at."""
+OF_ENDS = f"""
+    SELECT ends.family FROM reports JOIN trials AS ends USING (trial) WHERE final AND at <= ?1 AND NOT ({ANEW})"""
+"""The families of which a trial had its decay."""
 REACHED = """IFNULL(rung, (SELECT IFNULL(MAX(earlier.rung), 0) FROM reports AS earlier
                              WHERE earlier.trial = reports.trial AND earlier.report < reports.report))"""
 """Of a report that counts, the rung; where it completes none, the highest that its trial had completed."""
@@ -62,7 +65,8 @@ LEVELS = f"""
         FROM reports JOIN trials USING (trial)
         WHERE (final OR rung IS NOT NULL OR (report IN ({LAST_TOLD}) AND NOT ({FAILED} AND {YOUNG})))
             AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
-            AND (numbers IS NOT NULL OR NOT {FAILED}) AND NOT (whole_perplexity IS NULL AND {ANEW})),
+            AND (numbers IS NOT NULL OR NOT {FAILED})
+            AND NOT ({ANEW} AND (whole_perplexity IS NULL OR family NOT IN ({OF_ENDS})))),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
                final AND whole_perplexity IS NOT NULL AND MIN(

@@ -283,7 +283,11 @@ def test_what_cannot_tell_anything_is_refused_in_a_line(asked: Settings, old: Pa
         journal.note(recipes={"nanogpt": {"weights": "many"}})
     with Journal(experiment, new=False) as journal:
         journal.note(experiment="methods")
-    for folder, rule in ((nothing, "holds no"), (damaged, "damaged"), (experiment, "is of no search")):
+    loop = shutil.copytree(old, tmp_path / "loop")
+    with Journal(loop, new=False) as journal:
+        journal.note(recipes={})
+    rules = ("holds no", "damaged", "is of no search", "is of a training loop, and nanogpt is searched")
+    for folder, rule in zip((nothing, damaged, experiment, loop), rules, strict=True):
         with pytest.raises(UserError, match=f"^--learn-from: [^\n]*{rule}[^\n]*$"):
             survey(replace(asked, learn_from=(folder,)), CORE)
     pairs = tmp_path / "pairs.tsv"

@@ -221,6 +221,18 @@ def test_a_training_anew_has_a_place_only_with_what_all_others_were_measured_on(
     assert {row["trial"]: row["perplexity"] for row in ranking(study.journal)}["t1"] == 6.0
 
 
+def test_a_training_anew_has_no_place_before_another_trial_had_its_decay(study: Written) -> None:
+    """It is short: the leader, whose last segment comes after it or was cut short, is better."""
+    study.trial("t1")
+    study.report("t1", 11.0, rung=1, valid_loss=math.log(11.0))
+    decayed(study, "t2", subset=16.0, whole=16.5)
+    study.journal.insert("decisions", {"at": 0.0, "trial": "t2", "action": "confirm", "reason": "anew"})
+    assert best_so_far(study.journal)["nanogpt"]["trial"] == ranking(study.journal)[0]["trial"] == "t1"
+    study.report("t1", 5.0, rung=None, final=1, valid_loss=1.6, whole_perplexity=5.1, whole_loss=1.63)
+    assert [row["trial"] for row in ranking(study.journal)] == ["t1", "t2"]
+    assert {row["trial"]: row["final"] for row in ranking(study.journal)} == {"t1": 1, "t2": 1}
+
+
 def test_two_subsets_are_two_levels(study: Written) -> None:
     """As of a search that went on with another subset: none of the one is ranked among those of the other."""
     for trial, perplexity, subset in (("t1", 5.0, 4096), ("t2", 2.0, 2048), ("t3", 4.0, 4096), ("t4", 3.0, 2048)):
