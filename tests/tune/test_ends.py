@@ -164,7 +164,7 @@ def test_that_its_terminal_is_gone_a_process_is_told_twice_and_nohup_lets_it_ign
             signal.raise_signal(signal.SIGHUP)
             assert told.name is None
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        with pytest.raises(KeyboardInterrupt), ended_in_order() as told:
+        with pytest.raises(KeyboardInterrupt, match="SIGTERM"), ended_in_order() as told:
             signal.raise_signal(signal.SIGHUP)
             signal.raise_signal(signal.SIGHUP)
             assert told.name == "SIGHUP"
