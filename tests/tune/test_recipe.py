@@ -206,8 +206,10 @@ def test_nor_does_it_on_a_gpu_where_small_steps_and_full_ones_are_measured(
     timed: list[Config] = []
     monkeypatch.setattr("tune.search_context.step_seconds", lambda config, *_, **__: timed.append(config) or [1.0])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    settings = Settings(budget=20.0, families="nanogpt", text_corpus=text, range={"d_model": str(d_model)})
-    data, space = survey(settings, CORE).data["nanogpt"], settings.space_of("nanogpt", CORE.precisions)
+    settings = Settings(budget=20.0, families="nanogpt", text_corpus=text)
+    data = survey(settings, CORE).data["nanogpt"]
+    settings = replace(settings, range={"d_model": str(d_model)})
+    space = settings.space_of("nanogpt", CORE.precisions)
     timed.clear()
     measured_prices(settings, replace(CORE, kind="cuda"), space, data)
     assert len(timed) == 2
