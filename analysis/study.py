@@ -25,9 +25,9 @@ from tune.published import PUBLISHED
 from tune.ranking import TAKEN, compared, configurations, reported
 from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
-from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS, last_beat
+from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS
 from tune.store.journal import FACTS, FILE, connect, facts_in
-from tune.store.mirror import EVERY_SECONDS, MIRRORED
+from tune.store.mirror import EVERY_SECONDS, is_copy
 from tune.store.queries import ANEW, PLACES, STORED, TRAINED, in_order, last_rows, lasting
 
 RUNS = Path("runs")
@@ -199,10 +199,9 @@ def written(folder: Path) -> int:
 def alive(folder: Path) -> bool:
     """Whether some driver gave a sign of life of late, in a mirror's copy one that is as rare as these: for who knows
     nothing of it but the study's folder."""
-    beat = last_beat(folder, DRIVER)
-    rare = EVERY_SECONDS if beat is not None and beat.ended == MIRRORED else 0.0
+    silence = SILENCE_SECONDS + (EVERY_SECONDS if is_copy(folder) else 0.0)
     with suppress(OSError):
-        return abs(time() - (folder / FOLDER / DRIVER).stat().st_mtime) < SILENCE_SECONDS + rare
+        return abs(time() - (folder / FOLDER / DRIVER).stat().st_mtime) < silence
     return False
 
 

@@ -20,7 +20,7 @@ from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.other_caps import Conditions, Foretold, other_caps
-from tune.search.resume import agreed, close_what_a_kill_left_open, is_copy, replay, undamaged
+from tune.search.resume import agreed, close_what_a_kill_left_open, replay, undamaged
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import prior_of
@@ -28,6 +28,7 @@ from tune.search_context import SHORTEST_RUNG_SECONDS, kept
 from tune.search_space import FREED, PRECISIONS, label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, named, spent_at_its_end
+from tune.store.mirror import is_copy
 from tune.store.queries import best_so_far, level_text, measured_text
 from tune.units import duration_text, money_text, whole_text
 

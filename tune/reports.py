@@ -62,7 +62,8 @@ later, if at all, and dropout waits until then."""
 NEW_DROPOUT = 1.5
 """Times what was trained on when it began: until then a model learns to do with it (docs/log.md, day 26)."""
 
-_LARGEST_EXPONENT = 700.0  # beyond it exp() is no float any more
+LARGEST_LOG = 700.0
+"""Of a float: exp() of more is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """A token."""
-        return math.exp(min(self.loss, _LARGEST_EXPONENT))
+        return math.exp(min(self.loss, LARGEST_LOG))
 
     def __post_init__(self) -> None:
         _finite(self)

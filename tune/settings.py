@@ -59,10 +59,17 @@ def free_folder() -> Path:
         return parse_path(str(next(folder for folder in taken if not os.path.lexists(folder))))
 
 
-def is_odd_number(setting: Field[Any], value: object) -> bool:
-    """Whether it is a fraction of what is counted, or true or false in the place of a number."""
-    counted = int in (setting.type, *get_args(setting.type))
-    return (isinstance(value, bool) and not is_switch(setting)) or (isinstance(value, float) and counted)
+def is_to_be_read(setting: Field[Any], value: object) -> bool:
+    """Whether a value from Python is as it is typed or as a file has it, or no number of the kind that is asked for, as
+    reading it tells: a fraction of what is counted, true or false."""
+    of_families = setting.name == "families"
+    if isinstance(value, Mapping):
+        if of_families:  # shares of 1 are as they are, per cent typed
+            return any(type(share) not in (int, float) or not 0 < share <= 1 for share in value.values())
+        return flag_of(setting).repeats and not all(isinstance(each, Dimension) for each in value.values())
+    if isinstance(value, bool | float):
+        return not is_switch(setting) if isinstance(value, bool) else int in (setting.type, *get_args(setting.type))
+    return isinstance(value, str | Path | list) or (of_families and isinstance(value, tuple))
 
 
 class WithoutLoop(UserError):
@@ -97,14 +104,7 @@ class Settings(SearchFlags):
             value = getattr(self, each.name)
             if hasattr(value, "item"):  # a number of NumPy's
                 object.__setattr__(self, each.name, value := value.item())
-            if each.name == "families" and isinstance(value, tuple):
-                value = list(value)
-            plain = isinstance(value, Mapping) and not all(isinstance(one, Dimension) for one in value.values())
-            if each.name == "families" and isinstance(value, Mapping):  # shares of 1 are as they are, per cent typed
-                plain = any(type(share) not in (int, float) or not 0 < share <= 1 for share in value.values())
-            else:
-                plain = plain and flag_of(each).repeats
-            if isinstance(value, str | Path | list) or plain or is_odd_number(each, value):
+            if is_to_be_read(each, value):
                 object.__setattr__(self, each.name, parse_setting(each, words_of(each, value)))
             if each.name == "families" and self.train is None:
                 for unknown in (name for name in self.families if name not in SPACES and name != LOOP):

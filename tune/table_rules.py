@@ -11,6 +11,7 @@ from statistics import median
 
 from tune.arithmetic import Expression
 from tune.errors import UserError
+from tune.reports import LARGEST_LOG
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,6 @@ SUM_SLACK = 1.05
 """`8 hours` are told in round numbers."""
 FORMULA_SLACK = 0.005
 """Formulas leave out what is small, such as biases."""
-LARGEST_LOG = 700.0
-"""Of a float."""
 FORWARD_TO_STEP = 2.4, 3.6
 """FLOPs of a training step by those of its forward pass: the backward pass has about twice as many (Kaplan et al. 2020,
 arXiv:2001.08361, 2.1)."""

@@ -128,11 +128,11 @@ def timeline(study: Study) -> Picture:
     styles = levels(table["level"].unique())
     lanes = table["slot"].map(lanes_of(table.groupby("slot").agg({"opened": "min", "closed": "max"})))
     shown = table[lanes < MOST_LANES]
-    figure, (plot,) = axes(height=1.2 + 0.28 * max(shown_lanes := min(lanes.max() + 1, MOST_LANES), 2))
+    ticks = range(min(lanes.max() + 1, MOST_LANES))
+    figure, (plot,) = axes(height=1.2 + 0.28 * max(len(ticks), 2))
     for (lane, level), rows in shown.groupby([lanes, "level"]):
         spans = list(zip(rows["opened"], rows["closed"] - rows["opened"], strict=True))
         plot.broken_barh(spans, (lane - 0.4, 0.8), color=styles[level][0], edgecolor="white", lw=0.3)
-    ticks = range(shown_lanes)
     plot.set(yticks=ticks, yticklabels=[f"slot {lane}" for lane in ticks], xlabel="wall clock of the study")
     left_out = f", {len(table) - len(shown)} on further slots left out" if len(shown) < len(table) else ""
     time_ticks(plot.xaxis)

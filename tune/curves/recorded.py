@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tune.errors import UserError
-from tune.reports import EPOCHS_AS_NEW, NEW_DROPOUT, WATCH_SHARE, Lowest
+from tune.reports import EPOCHS_AS_NEW, LARGEST_LOG, NEW_DROPOUT, WATCH_SHARE, Lowest
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
@@ -246,8 +246,6 @@ def _between(losses: Sequence[float], reports: float) -> float:
 MILLISECONDS = 1e3
 MOST_REPORTS = 1000
 """Of a curve that a journal tells of: one whose trial reported sooner first than it went on has these."""
-MOST_NATS = 700.0
-"""Between two losses of a table: a regret is of perplexities, and e to more is no number."""
 
 
 def from_journal(path: Path) -> list[Table]:
@@ -331,8 +329,10 @@ def load(path: Path) -> list[Table]:
         if not any(curve.sound for curve in table.curves):
             raise UserError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
         losses = [loss for curve in table.curves for loss in curve.losses if math.isfinite(loss)]
-        if (apart := max(losses) - min(losses)) > MOST_NATS:
-            rule = f"a regret is of perplexities, e to the loss: they may lie {MOST_NATS:.0f} apart, such as logarithms"
+        if (apart := max(losses) - min(losses)) > LARGEST_LOG:
+            rule = (
+                f"a regret is of perplexities, e to the loss: they may lie {LARGEST_LOG:.0f} apart, such as logarithms"
+            )
             raise UserError(f"table: '{path}' has losses that lie {apart:.4g} apart: {rule}")
     return tables
 

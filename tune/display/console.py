@@ -67,16 +67,13 @@ ERASE = "\r\x1b[K"
 
 
 class Outlived(io.FileIO):
-    """The real screen. Once it takes nothing more, as a full disk or a pipe that nobody reads, what is said goes
-    nowhere: the log has it all."""
+    """The real screen. What it does not take, as a full disk or a pipe that nobody reads, the log alone has."""
 
     def write(self, data: Any, /) -> int:
         """Bytes; how many of them."""
         try:
             return super().write(data)
         except OSError:
-            with open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), self.fileno(), inheritable=False)
             return memoryview(data).nbytes
 
 

@@ -24,7 +24,7 @@ from tune.search_space import seedless
 from tune.store.accounting import DECODING, Running
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
 from tune.store.journal import SHARE, Journal, named
-from tune.store.mirror import MIRRORED
+from tune.store.mirror import is_copy
 from tune.units import whole_text
 
 MOST_MICRO_BATCHES = 2**20
@@ -61,9 +61,10 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
     with undamaged(journal), journal.transaction():
         leases = journal.rows(OPEN_LEASES)
         last, end = last_moment(journal), driver_end(journal, leases)
+        share = share_of(journal)
         for _ in range(unseen_slots(journal)):
-            unseen = journal.insert("slots", {"opened": last, "closed": end, "share": share_of(journal)})
-            lost = (end - last) * share_of(journal)
+            unseen = journal.insert("slots", {"opened": last, "closed": end, "share": share})
+            lost = (end - last) * share
             journal.insert("charges", {"at": end, "slot": unseen, "what": "lost", "seconds": lost})
         for lease in leases:
             ended = ends[lease["slot"]] = trial_end(journal, lease, end)
@@ -107,12 +108,6 @@ def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
         rate = held["rate"] + unseen_slots(journal) * share_of(journal)
         latest = last + max(0.0, cap - held["spent"]) / max(rate, TINY) - LIVES_ON_SECONDS
     return max(last, min(beat.at, latest)) if beat else last
-
-
-def is_copy(folder: Path) -> bool:
-    """Whether it is a mirror's copy of a study that may have gone on since."""
-    beat = last_beat(folder, DRIVER)
-    return beat is not None and beat.ended == MIRRORED
 
 
 def unseen_slots(journal: Journal) -> int:

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tune.errors import UserError
-from tune.store.heartbeat import DRIVER, FOLDER, beat
+from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
 from tune.store.journal import FILE, LOCK, STUDY, connect, study_facts
 
 EVERY_SECONDS = 60.0
@@ -176,6 +176,12 @@ def mirrored(
     for thread in threads:
         thread.join()
     copy(whole=True)
+
+
+def is_copy(folder: Path) -> bool:
+    """Whether it is the copy of a study that may have gone on since."""
+    said = last_beat(folder, DRIVER)
+    return said is not None and said.ended == MIRRORED
 
 
 def _created(study: Path) -> object:

@@ -266,7 +266,7 @@ def test_a_text_is_the_same_however_much_of_it_is_read_at_a_time(
         "é",
         "\u2028",
         "한글",
-        *("가\u11a8", "\u09c7\u09be", "か\u3099", "\u0958", "\u2126", "\uf900", "\u0344", "\u0f71\u0f72"),
+        *("가\u11a8", "\u09c7\u09be", "か\u3099", "\u0958", "\u2126", "\uf900", "\u0344", "\u0f71\u0f72", "\u0f73"),
         *"\u1161\u11a8\u09be\u0bd7\u0338=",
     ]
     raw = "".join(random.Random(0).choices(words, k=8_000))
