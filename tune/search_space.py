@@ -324,9 +324,11 @@ class Space:
                 raise self._without(name)
         if not self._shapes:
             if self.ranges:
-                raise UserError(
-                    f"--range: no configuration of {self.family} is left: {HEADS_RULE}; ask for more values"
-                )
+                rows = least_rows(self.own)
+                contexts, batches = (map(float, self.dimensions.get(name, ())) for name in ("context", "batch_tokens"))
+                few = max(batches, default=math.inf) < rows * min(contexts, default=0)
+                rule = f"batch_tokens must be at least {rows} times context" if few else HEADS_RULE
+                raise UserError(f"--range: no configuration of {self.family} is left: {rule}; ask for more values")
             raise UserError(f"--fix: {fix_text(self.fix)!r} leaves no valid point: {HEADS_RULE}; {self._remedy()}")
 
     def _without(self, name: str) -> UserError:

@@ -5,11 +5,13 @@ from collections import Counter
 import pytest
 
 from model.nn import precision
+from tune.errors import UserError
 from tune.search_space import (
     CENTRE,
     DIMENSIONS,
     PRECISIONS,
     ROWS,
+    Dimension,
     Space,
     fix_text,
     freed,
@@ -130,3 +132,11 @@ def test_no_batch_has_fewer_rows_than_were_tried_and_contexts_are_powers_of_two_
         assert all(max(values) % value == 0 for value in values if name == "context")
     assert len(points) == varied.count and all(map(varied.contains, varied.configs()))
     assert all(varied.contains(varied.sample(random.Random(seed))) for seed in range(50))
+
+
+def test_where_no_batch_holds_a_context_that_is_the_rule_that_is_told():
+    recipe = {**RECIPE, "context": 256, "batch_tokens": 768}
+    names = ("context", "batch_tokens")
+    ranges = {"batch_tokens": Dimension(values=(16, 32))}
+    with pytest.raises(UserError, match="batch_tokens must be at least 3 times context"):
+        space(vary=freed(names, recipe), own={name: recipe[name] for name in names}, ranges=ranges)
