@@ -1,1 +1,1 @@
-"""One trial's worth of learning: text, tokenizers, batches, models and their training; no ray."""
+"""All that trains one trial: text, tokenizers, batches, models and their training; imports no Ray."""

@@ -1,4 +1,4 @@
-"""What one trial is: the searched dimensions, and beside them the recipe of its family."""
+"""The configuration of a trial: the searched dimensions, and the recipe of its family."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -48,13 +48,13 @@ OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
         "dropout_after": 0.0,
     }
 }  # fmt: skip
-"""What differs from the recipe of nanogpt."""
+"""By architecture, what differs from the recipe of the family nanogpt."""
 ONCE: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0, "dropout_after": 0.0}
-"""What a stored config or recipe had that does not say, as there was no choice then."""
+"""Values of the fields that an older stored config or recipe lacks, as there was no choice then."""
 
 
 def family_recipe(family: str, architecture: object = None) -> dict[str, Any]:
-    """A family's own recipe; of nanogpt, in the architecture that is named."""
+    """Return a family's recipe; for nanogpt, that of the named architecture."""
     other = OF_ARCHITECTURE.get(str(architecture), {}) if family == "nanogpt" else {}
     return RECIPES[family] | other
 
@@ -64,7 +64,10 @@ _FAMILYS_OWN: Any = None  # replaced by the family's value in RECIPES
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One point of the space with its recipe; what is not given is the default configuration of its family."""
+    """One point of the search space with its recipe; fields that are not given have their family's defaults.
+
+    UserError: an unknown family or optimizer, heads that do not divide d_model, or checkpointing of another family.
+    """
 
     family: str
     d_model: int = 128
@@ -74,23 +77,23 @@ class Config:
     precision: str = "fp32"
     seed: int = 0
     architecture: str = "modern"  # nanogpt only
-    learning_rate: float = _FAMILYS_OWN  # base rate; scaling_rules makes it each tensor's
+    learning_rate: float = _FAMILYS_OWN  # base rate, from which scaling_rules give each tensor's
     batch_tokens: int = _FAMILYS_OWN  # target tokens a step
     context: int = _FAMILYS_OWN  # longest sequence
     warm_up_steps: int = _FAMILYS_OWN
     label_smoothing: float = _FAMILYS_OWN  # training only
     weight_decay: float = _FAMILYS_OWN  # matrices only
     betas: tuple[float, float] = _FAMILYS_OWN  # of AdamW
-    optimizer: str = _FAMILYS_OWN  # of the matrices inside the model: muon or adamw; of all else AdamW; sgd: of all
-    taps: int = _FAMILYS_OWN  # nanogpt only: tokens before each, whose embeddings are mixed into its own
-    dropout_after: float = _FAMILYS_OWN  # times the text is seen before dropout begins
-    clip: float = 1.0  # norm of all gradients together
-    decay_share: float = 0.4  # of the life's training, the part in which the rate falls to zero
-    average: float = 0.05  # of the steps so far, in which an average of the weights halves its memory; 0: there is none
-    scaling_rules: bool = True  # else one rate for all tensors: the standard parametrization
-    evaluation_window: int | None = None  # targets are judged in windows that all contexts divide; None: of the context
-    micro_batches: int = 1  # parts of a batch whose gradients are accumulated, at least
-    checkpointing: bool = False  # nanogpt only: blocks keep their input alone, and compute the rest again for backward
+    optimizer: str = _FAMILYS_OWN  # muon or adamw: of hidden matrices, with AdamW for the rest; sgd: of all
+    taps: int = _FAMILYS_OWN  # nanogpt only: how many of the tokens before each are mixed into its embedding
+    dropout_after: float = _FAMILYS_OWN  # how many times the text is seen before dropout begins
+    clip: float = 1.0  # largest norm of all gradients together
+    decay_share: float = 0.4  # share of a life's training in which the rate falls to zero
+    average: float = 0.05  # half-life of the average of the weights, as a share of the steps so far; 0: no average
+    scaling_rules: bool = True  # muP; False: one rate for all tensors, the standard parametrization
+    evaluation_window: int | None = None  # tokens of a window in evaluation, which all contexts divide; None: context
+    micro_batches: int = 1  # least number of parts of a batch, whose gradients are accumulated
+    checkpointing: bool = False  # nanogpt only: blocks keep only their input and recompute the rest in backward
     own: Mapping[str, Any] = field(default_factory=dict)  # dimensions that only a user's own family has
 
     def __post_init__(self) -> None:
@@ -110,8 +113,8 @@ class Config:
 
     @classmethod
     def at(cls, point: Mapping[str, Any], *, family: str, seed: int = 0) -> Self:
-        """That of a point in the space of a family: what no field is named after is its own. A seed of the point's own
-        counts."""
+        """Return the config of a trial at a point of its family's search space. Dimensions that are no field go to
+        `own`; a seed that is one of the dimensions replaces `seed`."""
         known = {each.name for each in fields(cls)}
         own = {name: value for name, value in point.items() if name not in known}
         given = {"seed": seed} | {name: point[name] for name in point if name in known}
@@ -119,7 +122,7 @@ class Config:
 
 
 def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | TranslatorConfig:
-    """What a config says of its model."""
+    """Return the shape of the model of a config."""
     shape = {name: getattr(config, name) for name in ("d_model", "heads", "layers", "dropout", "scaling_rules")}
     if config.family == "nanogpt":
         return GPTConfig(
@@ -129,11 +132,11 @@ def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | Tr
 
 
 def build_model(config: Config, *, vocabulary: int, pad: int) -> nn.Module:
-    """The untrained model of a config, initialized from torch's global generator."""
+    """Return the untrained model of a config, initialized from torch's global generator."""
     made = model_config(config, vocabulary=vocabulary, pad=pad)
     return GPT(made) if isinstance(made, GPTConfig) else Translator(made)
 
 
 def pad_of(data: Data) -> int:
-    """The padding token; text has none."""
+    """Return the padding token; 0 for text, which has none."""
     return getattr(data, "pad", 0)

@@ -1,5 +1,5 @@
-"""A family of models: what training and a search ask of one, most of which follows from three methods; and the families
-that there are: two of Transformers, and those that a user adds (tune/registry.py).
+"""A family of models: what training and a search ask of one, most of which follows from the methods `build`, `batches`
+and `loss`; and the families that there are: two of Transformers, and those that a user adds (tune/registry.py).
 """
 
 import json
@@ -38,14 +38,15 @@ WRITTEN = ("space", "build", "batches", "loss")
 
 
 class Family:
-    """Write `space`, `build`, `batches` and `loss`, as WRITTEN lists them; write more where more is known.
+    """A family of models. One of your own has `space`, `build`, `batches` and `loss` (WRITTEN), and more where more is
+    known.
 
-    corpus: what it learns from, "text" or "pairs" of sentences, or a word of its own for what it then has to `read`,
-    which families with the same word share; space: what may vary, the values of each dimension: tried first is what the
-    default configuration has of d_model, heads, layers and dropout, where that is one of them, else the middle one;
-    recipe: fields of model.config.Config
-    that are not as in the recipe of nanogpt, none of config.ONCE. A dimension that is no field of Config's is found in
-    `config.own`. compiles: torch.compile serves, and all batches have one shape.
+    corpus: what it learns from: "text", "pairs" of sentences, or a word of its own for what it then has to `read`,
+    which families with the same word share. space: the values that each dimension may have; tried first is the value of
+    the default configuration for d_model, heads, layers and dropout, where it is listed, else the middle one. A
+    dimension that is no field of model.config.Config is found in `config.own`. recipe: fields of Config that differ
+    from the recipe of nanogpt, none of config.ONCE. compiles: whether torch.compile serves, which takes batches of one
+    shape.
     """
 
     corpus: str = "text"
@@ -54,34 +55,36 @@ class Family:
     compiles = False
 
     def read(self, source: Path | Mapping[str, Any] | None) -> OwnData:
-        """What --own-corpus names: a file, the splits of a dataset of the hub (train, and where there are any valid and
-        test), or None for what is made here."""
+        """Read what --own-corpus names: a file, the splits of a dataset of the hub (train, and valid and test where it
+        has them), or None for data that is made here."""
         raise NotImplementedError
 
     def build(self, config: Config, vocabulary: int, pad: int) -> nn.Module:
-        """The untrained model, initialized from torch's global generator."""
+        """Return the untrained model, initialized from torch's global generator."""
         raise NotImplementedError
 
     def batches(self, config: Config, data: Data, split: str) -> Sequence[Batch]:
-        """Of one pass over "train", "valid" or "test". Training goes through them in a new order each time."""
+        """Return the batches of one pass over "train", "valid" or "test". Training takes them in a new order each
+        time."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> Tensor:
-        """Nats a target token, the mean over those of a batch."""
+        """Return the loss in nats a target token, the mean over those of a batch."""
         raise NotImplementedError
 
     def training_batches(self, config: Config, data: Data, device: torch.device) -> EndlessBatches:
-        """Endless, and resumable."""
+        """Return the batches to train on, endless and resumable."""
         return EndlessBatches(_Listed(self.batches(config, data, "train"), device), config.seed)
 
     def evaluation_batches(
         self, config: Config, data: Data, split: str, tokens: int | None, device: torch.device | str
     ) -> Iterator[Batch]:
-        """All of a split, or a fixed part of it with about so many target tokens."""
+        """Yield the batches of a split, or of a fixed part of it with about so many target tokens."""
         return (batch.to(device) for batch in self._some(config, data, split, tokens))
 
     def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
-        """Target tokens of these evaluation batches, and the characters and words that as many of the split spell."""
+        """Return the target tokens of these evaluation batches, and how many characters and words such a share of the
+        split spells; none for data without text."""
         counted = sum(batch.tokens for batch in self._some(config, data, split, tokens))
         if isinstance(data, OwnData):  # which spells nothing
             return Span(counted, 0, 0)
@@ -90,52 +93,53 @@ class Family:
         return Span(counted, round(share * every.characters), round(share * every.words))
 
     def items(self, config: Config, data: Data) -> Dataset[Batch] | None:
-        """What of the training split the processes of a DataLoader make one by one, each a batch of one row; None:
-        its batches want none."""
+        """Return the training split as batches of one row, which the processes of a DataLoader make one by one; None:
+        no such processes are needed."""
         return None
 
     def losses(self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss to train on, and its un-smoothed value."""
+        """Return the loss to train on, and its un-smoothed value."""
         loss = self.loss(model, inputs, targets)
         return loss, loss.detach()
 
     def sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Over a batch's target tokens, or those of each of its blocks: nats, and how many were predicted first; NaN
-        where that is not known."""
+        """Return nats, and how many targets were predicted first (NaN where that is not known), summed over a batch or
+        each of its blocks."""
         return self.loss(model, batch.inputs, batch.targets) * batch.tokens, torch.tensor(torch.nan)
 
     def parameters(self, config: Config, vocabulary: int, pad: int) -> int:
-        """All trained weights, tied ones once."""
+        """Return the number of trained weights, tied ones once."""
         with torch.device("meta"):
             model = self.build(config, vocabulary, pad)
         return sum(parameter.numel() for parameter in model.parameters())
 
     def flops_per_token(self, config: Config, data: Data) -> float:
-        """Training FLOPs of a target token, padding not counted."""
+        """Return the training FLOPs of a target token, padding not counted."""
         return FLOPS_PER_WEIGHT * self.parameters(config, data.vocabulary, pad_of(data))
 
     def step_flops(self, config: Config, data: Data) -> float:
-        """Training FLOPs of a step, padding included."""
+        """Return the training FLOPs of a step, padding included."""
         return self.flops_per_token(config, data) * self.batches(config, data, "train")[0].tokens
 
     def memory_estimate(self, config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
-        """Bytes on paper of a trial whose batches are cut into so many parts: here of its weights and their moments."""
+        """Return the bytes on paper of a trial whose batches are cut into so many parts: here of the weights, their
+        gradients, moments and average only."""
         state = STATE_BYTES + (AVERAGE_BYTES if config.average else 0)
         return state * self.parameters(config, data.vocabulary, pad_of(data))
 
     def most_micro_batches(self, config: Config, data: Data) -> int:
-        """The power of two that cuts a batch into single rows."""
+        """Return the power of two that cuts a batch into single rows."""
         return 1 << (len(self.batches(config, data, "train")[0].targets) - 1).bit_length()
 
     def _some(self, config: Config, data: Data, split: str, tokens: int | None) -> list[Batch]:
-        """All batches of a split, or as many, spread over it, as have about so many tokens."""
+        """Return all batches of a split, or as many, spread over it, as have about so many tokens."""
         every = self.batches(config, data, split)
         count = len(every) if tokens is None else round(tokens / sum(batch.tokens for batch in every) * len(every))
         return [every[place] for place in spread(max(1, count), len(every))]
 
 
 class _Listed:
-    """Batches that are there, each as it is."""
+    """A feed of batches that exist already."""
 
     def __init__(self, batches: Sequence[Batch], device: torch.device) -> None:
         self._batches, self._device = batches, device
@@ -151,7 +155,7 @@ _SPELLED: dict[tuple[str, str, str], Span] = {}
 
 
 def _spelled(data: Data, split: str) -> Span:
-    """What a whole split spells, counted once a process."""
+    """Return what a whole split spells, counted once a process."""
     key = data.name, data.sha256, split
     if key not in _SPELLED:
         _SPELLED[key] = span(_text(data), split, None, context=COUNTED_AT_ONCE)
@@ -164,7 +168,7 @@ def _text(data: Data) -> TextData | PairData:
 
 
 class Transformers(Family):
-    """The translators or the GPTs: what is on paper of them is exact, and their batches are made on the device."""
+    """The translators or the GPTs: estimates on paper are exact for them, and their batches are made on the device."""
 
     compiles = True
 
@@ -198,7 +202,7 @@ class Transformers(Family):
     def losses_of_each(
         self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor, members: int
     ) -> tuple[Tensor, Tensor]:
-        """As `losses`, (K,) of the members of a cohort, whose rows follow each other."""
+        """Return what `losses` does, (K,) for the members of a cohort, whose rows follow one another."""
         logits = _logits(model, inputs).unflatten(0, (members, -1))
         return training_loss(logits, targets.flatten().view(members, -1), config.label_smoothing)
 
@@ -209,7 +213,8 @@ class Transformers(Family):
         return parameters(model_config(config, vocabulary=vocabulary, pad=pad))
 
     def flops_per_token(self, config: Config, data: Data) -> float:
-        """Pairs are as long as those of the validation split."""
+        """Return the training FLOPs of a target token; pairs are taken to be as long as those of the validation
+        split."""
         made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
         if not isinstance(data, PairData):
             return flops_per_token(made, target=config.context)
@@ -234,7 +239,7 @@ class Transformers(Family):
 
 
 def _logits(model: nn.Module, inputs: Inputs) -> Tensor:
-    """(B T, V)"""
+    """Return the logits (B T, V)."""
     logits: Tensor = model(*inputs).flatten(0, 1)
     return logits
 
@@ -244,7 +249,7 @@ BUILT_IN = tuple(FAMILIES)
 
 
 def add(name: str, family: Family) -> None:
-    """From now on this process knows a family of a user's own. UserError: it lacks something, or its recipe is odd."""
+    """Register a user's own family in this process. UserError: it lacks a method, or a corpus or recipe that serves."""
     if missing := [each for each in WRITTEN if getattr(type(family), each) is getattr(Family, each)]:
         raise UserError(f"families: {name!r} has no {missing[0]}: a family has {', '.join(WRITTEN)}; write it")
     if family.corpus not in CORPORA and type(family).read is Family.read:
@@ -254,7 +259,7 @@ def add(name: str, family: Family) -> None:
     if unknown := [field for field in family.recipe if field not in common]:
         there = ", ".join(common)
         raise UserError(f"families: {name!r} has {unknown[0]!r} in its recipe: a recipe has {there}; leave it out")
-    try:  # else a study could not go on with it
+    try:  # else a study could not be resumed with it
         for field in [field for field in family.recipe if field in NUMBERS]:
             parse_set(f"{field}={json.dumps(family.recipe[field], default=repr)}")
     except UserError as error:
@@ -263,5 +268,5 @@ def add(name: str, family: Family) -> None:
 
 
 def own() -> dict[str, Family]:
-    """Those that were added."""
+    """Return the families that were added."""
     return {name: family for name, family in FAMILIES.items() if name not in BUILT_IN}

@@ -1,4 +1,4 @@
-"""Go on with a text by a study's winner: `python model/generate.py runs/STUDY/best-nanogpt`."""
+"""Continue a text by a study's winner: `python model/generate.py runs/STUDY/best-nanogpt`."""
 
 import sys
 from pathlib import Path

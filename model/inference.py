@@ -1,4 +1,4 @@
-"""A trained model in use: translations, text that goes on where a prompt ends, and the commands for both."""
+"""Use of a trained model: translations, text that continues a prompt, and the commands for both."""
 
 import itertools
 import json
@@ -35,10 +35,10 @@ def translations(
     model: nn.Module, tokenizer: Tokenizer, sentences: list[str], *, width: int = BEAM_WIDTH,
     row: Shape | None = None, before_step: Callable[[], None] = lambda: None,
 ) -> list[str]:  # fmt: skip
-    """Each sentence in the target language, by beam search; an empty one stays empty. UserError: no translator.
+    """Translate each sentence by beam search; an empty one stays empty. UserError: the model is no translator.
 
-    row: tokens of a source and of its translation at most, each is cut there; before_step: called before each step of
-    decoding, which what it raises ends.
+    row: most tokens of a source and of its translation, which are cut there; before_step: called before each step of
+    decoding; what it raises ends that.
     """
     if not isinstance(model, Translator):
         raise UserError("model: it does not translate: name a best-translation folder")
@@ -63,9 +63,10 @@ def continuation(
     temperature: float = TEMPERATURE, top_k: int = TOP_K, seed: int = 0,
     before_step: Callable[[], None] = lambda: None,
 ) -> str:  # fmt: skip
-    """`tokens` tokens after a prompt, each drawn from the `top_k` likeliest; of a temperature of 0 the likeliest.
+    """Return `tokens` tokens that follow a prompt, each drawn from the `top_k` likeliest; at temperature 0 the
+    likeliest.
 
-    before_step: as for translations. UserError: no language model, or nothing to go on from.
+    before_step: as for translations. UserError: the model is no language model, or the prompt is empty.
     """
     if not isinstance(model, GPT):
         raise UserError("model: it does not go on with text: name a best-nanogpt folder")
@@ -85,7 +86,7 @@ def continuation(
 
 
 def as_text(typed: str) -> str:
-    """In NFC, as texts are that a model learns from. UserError: it came from bytes that are no UTF-8."""
+    """Return typed text in NFC, as the texts are that models learn from. UserError: its bytes were no UTF-8."""
     if any("\ud800" <= character <= "\udfff" for character in typed):
         shown = typed.encode(errors="replace").decode()
         raise UserError(f"text: {shown!r:.60} is no UTF-8: write it as UTF-8")
@@ -93,12 +94,12 @@ def as_text(typed: str) -> str:
 
 
 def _limit(source: list[int]) -> int:
-    """Tokens that a translation may have, in few steps: sentences of one batch share it."""
+    """Return how many tokens a translation may have, one of few values: sentences of one batch share it."""
     return LEAST_LIMIT * 2 ** max(0, math.ceil(math.log2(TARGET_OVER_SOURCE * len(source) / LEAST_LIMIT)))
 
 
 def _padded(sources: list[list[int]], model: Translator) -> tuple[Tensor, Tensor | None]:
-    """Token numbers (B, S) and, where the lengths differ, which are not padding (B, S)."""
+    """Return token numbers (B, S) and, where the lengths differ, which of them are no padding (B, S)."""
     device = next(model.parameters()).device
     longest = max(map(len, sources))
     rows = [source + [model.config.pad] * (longest - len(source)) for source in sources]
@@ -111,24 +112,25 @@ def _draw(logits: Tensor, temperature: float, top_k: int, draws: torch.Generator
     if temperature == 0:
         return int(logits.argmax())
     best, tokens = logits.topk(min(top_k, len(logits)))
-    chances = ((best - best[0]).double() / temperature).softmax(-1).float()  # 0 at the likeliest, however cold
+    chances = ((best - best[0]).double() / temperature).softmax(-1).float()  # shifted, so 0 at the likeliest
     return int(tokens[torch.multinomial(chances, 1, generator=draws)])
 
 
 PROMPT_TOKENS = 48
 SAMPLE_TOKENS = 96
-"""Of each text that goes on; a translation is rarely longer."""
+"""Tokens that continue the prompt of a sample; a translation is rarely longer."""
 
 Sample = dict[str, str]
-"""Its input, the model's output, and the reference."""
+"""The input, the model's output and the reference, by these names."""
 
 
 def samples(
     model: nn.Module, tokenizer: Tokenizer, data: Data, count: int, before_step: Callable[[], None] = lambda: None
 ) -> Iterator[Sample]:
-    """One at a time, spread over the validation split; none of a model that can neither translate nor go on.
+    """Yield samples one at a time, spread over the validation split; none for a model that neither translates nor
+    continues text.
 
-    before_step: as for model.inference.translations.
+    before_step: as for translations.
     """
     if not isinstance(model, GPT | Translator):
         return
@@ -142,13 +144,13 @@ def samples(
 
 
 def spread(split: PairSplit, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The tokens of pairs from its first to its last: source, and target without its bos and eos."""
+    """Yield the tokens of so many pairs, evenly spread over a split: source, and target without its bos and eos."""
     for pair in np.linspace(0, len(split) - 1, count).astype(int):
         yield split.source.of(pair), split.target.of(pair)[1:-1]
 
 
 def _text(data: TextData | OwnData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """A prompt, and as many tokens as the model writes."""
+    """Yield so many prompts, spread over the validation split, each with the tokens that follow it there."""
     whole = PROMPT_TOKENS + SAMPLE_TOKENS
     for start in np.linspace(0, max(0, len(data.valid) - whole), count).astype(int):
         text = data.valid[start : start + whole]
@@ -156,11 +158,11 @@ def _text(data: TextData | OwnData, count: int) -> Iterator[tuple[np.ndarray, np
 
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Characters that steer a terminal, the order of writing included; a new line and a tab may."""
+"""Characters that control a terminal, or the direction of writing; a new line and a tab are none of these."""
 
 
 def translate(settings: TranslateSettings) -> int:
-    """Print a translation a line. UserError for a folder that does not serve."""
+    """Print translations, one a line. UserError: the folder does not serve, or the input is no UTF-8."""
     model, tokenizer = _opened(settings)
     try:
         sentences = list(settings.sentences) or [line.strip() for line in sys.stdin]
@@ -174,7 +176,7 @@ def translate(settings: TranslateSettings) -> int:
 
 
 def generate(settings: GenerateSettings) -> int:
-    """Print a prompt and how it goes on. UserError for a folder or prompt that does not serve."""
+    """Print a prompt and the text that continues it. UserError: the folder or the prompt does not serve."""
     torch.set_num_threads(1)  # a token is too little work to share: on a busy machine its threads wait for each other
     model, tokenizer = _opened(settings)
     text = continuation(
@@ -186,9 +188,11 @@ def generate(settings: GenerateSettings) -> int:
 
 
 def write_upstream(folder: Path, clone: Path, name: str, *, steps: int, loss: float) -> str:
-    """Put a winner where a clone of nanoGPT looks for it: `out-NAME/ckpt.pt`, `data/NAME/meta.pkl`; what samples it.
+    """Write a winner where a clone of nanoGPT looks for it, `out-NAME/ckpt.pt` and `data/NAME/meta.pkl`; return the
+    command that samples from it.
 
-    steps, loss: what it had trained, and come to, in nats a token. UserError: it cannot have it, or has one.
+    steps, loss: how long it was trained, and its loss in nats a token. UserError: nanoGPT has no such model, or the
+    files cannot be written or are there already.
     """
     model, tokenizer = load_model(folder)
     if not isinstance(model, GPT):
@@ -218,7 +222,7 @@ def write_upstream(folder: Path, clone: Path, name: str, *, steps: int, loss: fl
 
 
 def _print(text: str) -> None:
-    """A line; on a terminal what a model wrote may not steer it, so that control characters are shown as escapes."""
+    """Print a line; on a terminal control characters become escapes, so that a model's text cannot control it."""
     if sys.stdout.isatty():
         text = CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     print(text)

@@ -1,4 +1,4 @@
-"""What the commands that use a winner can be asked for; standard library only."""
+"""Settings of the commands that use a winner; imports the standard library only."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,12 @@ BEAM_WIDTH = 4
 TEMPERATURE = 0.8
 TOP_K = 40
 TOKENS = 500
-LARGEST_SEED = 2**64 - 1  # torch's
+LARGEST_SEED = 2**64 - 1  # the largest that torch takes
 
 
 @dataclass(frozen=True, kw_only=True)
 class UseSettings(Flags):
-    """What both take. UserError: a number below its least."""
+    """What both commands take. UserError: a number is below its least."""
 
     least: ClassVar[dict[str, int]] = {}
     folder: Path = flag_field("the model, as a search left it", form="runs/STUDY/best-FAMILY", places="1", parse=Path)
@@ -31,7 +31,7 @@ class UseSettings(Flags):
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateSettings(UseSettings):
-    """Which sentences, and how hard to try."""
+    """Settings of model/translate.py: which sentences, and how many texts a beam keeps."""
 
     command: ClassVar[Command] = Command(
         script="model/translate.py", does="model.inference:translate",
@@ -46,7 +46,7 @@ class TranslateSettings(UseSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateSettings(UseSettings):
-    """What to go on from, and how to draw."""
+    """Settings of model/generate.py: the prompt, and how tokens are drawn. UserError: torch takes no such seed."""
 
     command: ClassVar[Command] = Command(
         script="model/generate.py", does="model.inference:generate",

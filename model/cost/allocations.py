@@ -1,4 +1,5 @@
-"""What a learner allocates, the most at once and how often, and what its steps take beside another one's."""
+"""Measured costs of a learner: how much it allocates at once, how often, and how long its steps take beside
+another's."""
 
 import gc
 import statistics
@@ -15,25 +16,25 @@ from model.nn.precision import prepare
 from model.training.learner import Learner
 
 FIRST_STEPS = 2
-"""Until all is there that a step needs."""
+"""Steps until all that a step needs is allocated."""
 COUNTED_STEPS = 2
 ALL_STEPS = 1 + FIRST_STEPS + COUNTED_STEPS
 TURNS = 9
-"""Of two learners, a step each, after one that is not timed."""
+"""Times that two learners take a step each, after a first time that is not counted."""
 
 
 @dataclass
 class Allocations:
-    """peak_bytes: the most that was held at once; count: how often there was more."""
+    """Allocations of a piece of code; peak_bytes: the most held at once; count: number of allocations."""
 
     peak_bytes: int = 0
     count: float = 0.0
 
 
 def count_allocations(make: Callable[[], Learner], device: torch.device) -> Allocations:
-    """Make a learner and let it step: its peak from its making on, and how often one step allocates.
+    """Make a learner and let it step; return its peak from its making on, and how often one step allocates.
 
-    Another one steps before, and is gone: what a process allocates once for each shape is not the learner's.
+    Another one takes a step before and is dropped: what a process allocates once for each shape is not the learner's.
     """
     make().step(1.0)
     gc.collect()
@@ -49,14 +50,14 @@ def count_allocations(make: Callable[[], Learner], device: torch.device) -> Allo
 
 
 def step_ratio(one: Learner, other: Learner) -> float:
-    """Seconds of a step of one to those of the other, the median of turns; what a busy machine takes, it takes of both.
-    Both learn nothing: their rate is zero."""
+    """Return how many times as long a step of one takes as one of the other: the median over turns, as a busy machine
+    slows both alike. Both learn nothing: their rate is zero."""
     ratios = [_step_seconds(one) / _step_seconds(other) for _ in range(1 + TURNS)]
     return statistics.median(ratios[1:])
 
 
 def _step_seconds(learner: Learner) -> float:
-    prepare(learner.config.precision, learner.device)  # a switch of the process, which the other one may have set
+    prepare(learner.config.precision, learner.device)  # switches of the process, which the other learner may have set
     began = time.perf_counter()
     learner.step(0.0)
     learner.wait()
@@ -65,8 +66,8 @@ def _step_seconds(learner: Learner) -> float:
 
 @contextmanager
 def _by_memray() -> Iterator[Allocations]:
-    """Every call of the system's allocators, in all threads of this process."""
-    import memray  # 50 ms, which no start of a search has to wait for
+    """Count every call of the system's allocators, in all threads of this process."""
+    import memray  # takes 50 ms, which no start of a search has to wait for
     from memray._memray import compute_statistics
 
     found = Allocations()
@@ -80,7 +81,7 @@ def _by_memray() -> Iterator[Allocations]:
 
 @contextmanager
 def _on_gpu() -> Iterator[Allocations]:
-    """What torch hands out of the GPU's memory."""
+    """Count what torch hands out of the GPU's memory."""
     found = Allocations()
     torch.cuda.reset_peak_memory_stats()
     held, counted = torch.cuda.memory_allocated(), _handed_out()

@@ -9,14 +9,14 @@ from model.nn.precision import compute_dtype
 from model.nn.translator import TranslatorConfig
 from model.training.muon import POLYNOMIALS
 
-TRAINING = 3  # a step's FLOPs over the forward's: the gradients of a product are two more
-STATE_BYTES = 16  # a parameter: fp32 weight, gradient, and AdamW's two moments or Muon's one and what its update takes
-AVERAGE_BYTES = 4  # a parameter: its average, where a training has one
+TRAINING = 3  # FLOPs of a step over those of a forward: the gradients of a product are two more products
+STATE_BYTES = 16  # per parameter: fp32 weight, gradient, and AdamW's two moments or Muon's one and its update
+AVERAGE_BYTES = 4  # per parameter: its average, where a training has one
 _MASTER_BYTES = 4
 
 
 def parameters(config: GPTConfig | TranslatorConfig) -> int:
-    """All trained weights, tied ones once."""
+    """Return the number of trained weights, tied ones once."""
     d, layers, vocabulary = config.d_model, config.layers, config.vocabulary
     if isinstance(config, TranslatorConfig):
         return vocabulary * d + layers * 28 * d * d  # encoder 12, decoder 16
@@ -27,16 +27,17 @@ def parameters(config: GPTConfig | TranslatorConfig) -> int:
 
 
 def plain_parameters(*, d_model: int, layers: int, vocabulary: int) -> int:
-    """Those of torch.nn.Transformer (feed-forward of 4 d_model) between three vocabularies: source, target, read-out.
+    """Return the parameters of a torch.nn.Transformer (feed-forward of 4 d_model) with embeddings of source and target
+    and a read-out.
 
-    The translator of a published ablation: nothing is tied, and every map has a bias.
+    That is the translator of a published ablation: nothing is tied, and every linear map has a bias.
     """
     layer = 28 * d_model**2 + 32 * d_model
     return 3 * vocabulary * d_model + vocabulary + layers * layer + 4 * d_model
 
 
 def flops_per_token(config: GPTConfig | TranslatorConfig, *, target: int, source: int = 0) -> float:
-    """Training FLOPs of the matrix products for each target token, at these lengths, padding included."""
+    """Return the training FLOPs of the matrix products for each target token, at these lengths, padding included."""
     d, layers = config.d_model, config.layers
     whole = 2 * d * config.vocabulary * target
     if isinstance(config, TranslatorConfig):
@@ -49,7 +50,7 @@ def flops_per_token(config: GPTConfig | TranslatorConfig, *, target: int, source
 
 
 def update_flops(config: GPTConfig | TranslatorConfig) -> int:
-    """Of the matrix products of one step of Muon."""
+    """Return the FLOPs of the matrix products in one update of Muon."""
     d, layers = config.d_model, config.layers
     block = [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)]
     matrices = layers * block
@@ -63,11 +64,11 @@ def step_memory_bytes(
     config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, precision: str, fused: bool,
     smoothed: bool = True, whole: bool = False,
 ) -> int:  # fmt: skip
-    """The most memory an optimizer step holds at these lengths: state, what forward keeps, and the loss's.
+    """Return the peak bytes of an optimizer step at these lengths: state, what forward keeps, and what the loss needs.
 
-    `fused`: attention is, with its dropout where it has one, as on a GPU; `smoothed`: a translator's loss is; `whole`:
-    it is made of all logits at once, as on a GPU or by a compiler. The peak is at the begin of backward, where the new
-    gradients are still missing, or at its end.
+    fused: whether attention is, with any dropout, as on a GPU; smoothed: whether a translator's loss is; whole: whether
+    the loss takes all logits at once, as on a GPU or when compiled. The peak is at the beginning of backward, where the
+    new gradients are still missing, or at its end.
     """
     size = compute_dtype(precision).itemsize
     weights = parameters(config)
@@ -75,7 +76,7 @@ def step_memory_bytes(
     kept = size * kept_elements(config, batch=batch, target=target, source=source, fused=fused)
     if isinstance(config, TranslatorConfig):
         each = translator_logit_bytes(precision, smoothed=smoothed, whole=whole)
-    else:  # a logit in fp32 and its gradient; the unsmoothed loss has a copy of its own; the soft cap keeps its tanh
+    else:  # fp32 logit, its gradient, and a copy for the unsmoothed loss; the soft cap also keeps its tanh
         each = 16 if config.architecture == "modern" else 12
     loss = batch * target * config.vocabulary * each
     return casts + max(STATE_BYTES * weights, (STATE_BYTES - _MASTER_BYTES) * weights + kept + loss)
@@ -84,7 +85,8 @@ def step_memory_bytes(
 def kept_elements(
     config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, fused: bool
 ) -> int:
-    """Elements in the compute dtype that forward keeps for backward, up to the last normalised activations."""
+    """Return the elements in the compute dtype that forward keeps for backward, up to the last normalised
+    activations."""
     d, layers = config.d_model, config.layers
     if isinstance(config, TranslatorConfig):
         encoder = _own_attention(config, source, fused) + source * (10 * d + 2)
@@ -99,7 +101,8 @@ def kept_elements(
 
 
 def _own_attention(config: GPTConfig | TranslatorConfig, length: int, fused: bool) -> int:
-    """Elements that self-attention keeps, for one text; `nanogpt` neither normalises nor turns queries and keys."""
+    """Return the elements that self-attention keeps for one text; in `nanogpt` queries and keys are neither normalised
+    nor rotated."""
     d, heads = config.d_model, config.heads
     if isinstance(config, GPTConfig) and config.architecture == "nanogpt":
         products = 0 if fused else heads * length**2
@@ -109,7 +112,7 @@ def _own_attention(config: GPTConfig | TranslatorConfig, length: int, fused: boo
 
 
 def _attention_masks(config: GPTConfig, batch: int, length: int) -> int:
-    """Elements for dropped attention, which `nanogpt` has: the result, and the mask where it is put together."""
+    """Return the elements that dropout of attention keeps, which `nanogpt` has: the result, and a mask if joined."""
     if config.architecture == "modern" or config.dropout == 0:
         return 0
     products = batch * config.heads * length**2
@@ -117,8 +120,8 @@ def _attention_masks(config: GPTConfig, batch: int, length: int) -> int:
 
 
 def translator_logit_bytes(precision: str, *, smoothed: bool, whole: bool) -> int:
-    """A logit and its gradient, fp16's in fp32, and where they are made at once all logits in fp32; three of fp32 for
-    the unsmoothed loss."""
+    """Return the bytes for each logit of a translator: itself, its gradient (for fp16 in fp32) and, where the loss
+    takes all at once, the logit in fp32; for the unsmoothed loss three in fp32."""
     size = compute_dtype(precision).itemsize
     gradient = _MASTER_BYTES if precision == "fp16" else size
     return size + gradient + (_MASTER_BYTES if whole else 0) if smoothed else 3 * _MASTER_BYTES

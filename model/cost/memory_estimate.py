@@ -1,6 +1,6 @@
-"""What a trial needs of memory on paper, and what torch itself, or a GPU, counts of a run: FLOPs, and bytes of tensors.
+"""Memory that a trial needs on paper, and FLOPs and bytes of tensors of a run as torch itself, or a GPU, counts them.
 
-Fused attention on a CPU counts as none, so that FLOPs are counted with attention as plain products.
+FLOPs are counted with attention as plain products, as torch counts none for fused attention on a CPU.
 """
 
 import csv
@@ -24,16 +24,17 @@ from model.nn.loss import EVALUATED_AT_ONCE
 from model.nn.precision import compute_dtype
 from tune.errors import UserError
 
-_LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms or a soft cap
-_GPU_LOGIT_BYTES = 8  # of those looked at together, in fp32, and their logarithms; of all where they are capped
+_LOGIT_BYTES = 12  # per logit of an evaluation: in the compute dtype, in fp32, and its logarithm or a soft cap
+_GPU_LOGIT_BYTES = 8  # per logit processed at a time, or per logit where they are capped: fp32, and the logarithm
 _GPU_ACTIVATIONS = {"nanogpt": 18, "translation": 26}
-"""Of an evaluation, beside its logits: elements a token and channel that torch keeps from others at most. Fitted to 13
-trials on an H200, of d128 to d512, and within 8 % of 33 others, of d64 to d768, in four precisions; within 4.5 % of
-ten with the logits as they are since (docs/log.md)."""
+"""Elements a token and channel that torch reserves at most for an evaluation, beside its logits. Fitted to 13 trials on
+an H200, of d128 to d512; within 8 % of 33 others, of d64 to d768 in four precisions, and within 4.5 % of ten with
+logits processed as now (docs/log.md)."""
 
 
 def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
-    """Bytes on paper of a trial's step, its batch cut into so many parts, or of its evaluation where that takes more.
+    """Return the bytes on paper of a trial's step, its batch cut into so many parts, or of an evaluation if those are
+    more.
 
     Attention that may not be fused counts as not fused, which takes more.
     """
@@ -48,9 +49,9 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         precision=config.precision,
         fused=device.type != "cpu",
         smoothed=config.label_smoothing > 0,
-        whole=True,  # on a CPU where it is compiled
+        whole=True,  # on a CPU only where it is compiled
     )
-    if device.type == "cuda":  # where the step's graph keeps what it needs
+    if device.type == "cuda":  # where the step's graph keeps its memory during an evaluation
         each = size * data.vocabulary + _GPU_ACTIVATIONS[config.family] * config.d_model * size
         logits = tokens * data.vocabulary
         capped = isinstance(made, GPTConfig) and made.architecture == "modern"
@@ -62,14 +63,14 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
 
 
 def counted_flops(run: Callable[[], object]) -> int:
-    """Of the matrix products, by FlopCounterMode."""
+    """Return the FLOPs of a run's matrix products, by torch's FlopCounterMode."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         run()
     return int(counter.get_total_flops())
 
 
 def kept_bytes(model: nn.Module, run: Callable[[], object]) -> int:
-    """What autograd keeps of a forward for backward, weights and buffers apart."""
+    """Return the bytes that autograd keeps of a forward for backward, without weights and buffers."""
     resident = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept = {}
 
@@ -85,8 +86,8 @@ def kept_bytes(model: nn.Module, run: Callable[[], object]) -> int:
 
 
 def most_bytes(run: Callable[[], object], device: torch.device) -> int:
-    """The most bytes of tensors that were alive at once, beyond those before."""
-    gc.collect()  # what is freed while it runs must be its own
+    """Return the most bytes of tensors that were alive at once during a run, beyond those before."""
+    gc.collect()  # so that only the run's own tensors are freed during it
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -104,15 +105,15 @@ def most_bytes(run: Callable[[], object], device: torch.device) -> int:
 
 
 OPERATIONS = {"fadd": 1, "fmul": 1, "ffma": 2}
-"""FLOPs of each instruction on fp32; a fused multiplication and addition is two."""
+"""FLOPs of each fp32 instruction; a fused multiply-add is two."""
 _INSTRUCTIONS = {f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum": n for name, n in OPERATIONS.items()}
 _TRAFFIC = "dram__bytes.sum"
 _FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
 def counted_on_gpu(code: str, device: torch.device, seconds: float) -> tuple[int, int]:
-    """FLOPs on fp32, and bytes read from the device's memory and written to it, of what this code asks the profiler to
-    watch, in a process of its own, by Nsight Compute. UserError: they cannot be read here."""
+    """Run code in a process of its own under Nsight Compute; return the fp32 FLOPs, and the bytes read from and written
+    to the device's memory, of what the code has profiled. UserError: they cannot be read here."""
     program = shutil.which("ncu")
     if device.type != "cuda":
         raise UserError("Nsight Compute: there is no GPU here: its counters are read on a machine with one")
@@ -135,7 +136,8 @@ def counted_on_gpu(code: str, device: torch.device, seconds: float) -> tuple[int
 
 
 def counted(lines: Sequence[str]) -> tuple[int, int]:
-    """The sums of what ncu wrote as CSV, a line for each kernel and metric, after lines of other programs."""
+    """Sum up FLOPs and bytes in ncu's CSV, which has a line for each kernel and metric, after lines of other programs.
+    UserError: there is no such line."""
     begin = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
     if begin is None:
         raise UserError("Nsight Compute: it saw no kernel: this version of it writes another form, or none ran")

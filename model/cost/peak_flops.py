@@ -1,7 +1,8 @@
-"""The most that a device does of arithmetic.
+"""The peak FLOP/s of a device.
 
-What training takes of it, the FLOPs of a token (families.py) at so many tokens a second, is the model FLOPs utilisation
-(Chowdhery et al. 2022, arXiv:2204.02311, appendix B): 6 FLOPs for each weight in a product, and attention's.
+The share of it that training reaches, FLOPs of a token (families.py) times tokens a second, is the model FLOPs
+utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B): 6 FLOPs for each weight in a product, and
+attention's.
 """
 
 import time
@@ -11,18 +12,19 @@ import torch
 from model.nn.precision import compute_dtype, prepare
 
 SIZES = {"cpu": 1024, "cuda": 4096}
-"""Of the square matrices that are multiplied, by kind of device."""
+"""Rows and columns of the matrices that are multiplied, by kind of device."""
 PRODUCTS = {"cpu": 1, "cuda": 8}
-"""Between two looks at the clock, which on a GPU has to be waited for."""
+"""Products between two looks at the clock, for which a GPU has to be waited for."""
 SECONDS = 0.1
-"""What measuring a peak takes, beside the first products, which make their kernels."""
+"""Seconds to measure a peak for, beside the first products, which load their kernels."""
 
 
 def peak_flops(precision: str, device: torch.device | str) -> float:
-    """FLOP/s of products of matrices with the threads of this process: the best of some, as a busy machine slows some.
+    """Return the FLOP/s of matrix products with the threads of this process: the best of several, as a busy machine
+    slows some.
 
-    Where that is one thread they are by its own time: what else runs there takes it nothing but what both want at once,
-    such as the other half of a core. It leaves the process's switches as `precision.prepare` sets them.
+    A single thread is timed by its own CPU time, so that other processes cost it only what they share, such as the
+    other half of a core. The process's switches are left as `precision.prepare` sets them.
     """
     place = torch.device(device)
     prepare(precision, place)

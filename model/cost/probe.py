@@ -1,6 +1,6 @@
-"""Steps with a batch of some size: what they take here, and, in a process of their own, whether memory holds them.
+"""Steps with a batch of some size: how long they take, and, in a process of their own, whether they fit in memory.
 
-A process that died tells no lies about the next one: what the heap keeps, and what a library makes once, ends with it.
+A process of its own keeps probes independent: what the heap keeps, and what a library allocates once, ends with it.
 """
 
 import multiprocessing
@@ -30,32 +30,33 @@ from tune.errors import UserError
 
 FITS, RAN_OUT, KILLED, TOO_LATE = "fits", "out of memory", "killed", "out of time"
 FIRST_STEPS = 3
-"""After which a batch counts as fitting: the first one makes kernels, and the heap settles."""
+"""Steps after which a batch counts as fitting: the first one makes kernels, and the heap settles."""
 GRADIENT_BYTES = 4
-"""A parameter, which are not there between two steps."""
+"""Bytes of a gradient for each parameter; there are none between two steps."""
 SLOWER = 1.3
-"""Times its first steps a step may take later, on a busy machine."""
+"""How many times as long as the first steps later ones may take, on a busy machine."""
 CLOSING_SECONDS = 1.0
-"""Of those that a process has, kept for its end."""
+"""Seconds that are kept for the end of the process."""
 LEAST_STEPS, MEASURED_STEPS, MEASURED_SECONDS = 2, 20, 0.5
-"""Steps of a shape are measured in this process until they are so many, or so many seconds are over: the first one is
+"""Least steps to time in this process, then until there are so many or so many seconds are over: the first step is
 slow, and a search waits for them."""
 
 Outcome = dict[str, Any]
-"""JSON-able. ended: one of the four above; why: the signal that killed it; seconds: of the process, from its start on;
-free_bytes: of a GPU, before.
+"""What came of a probe, JSON-able. ended: one of the four above; why: the signal that killed the process; seconds: of
+the process, from its start on; free_bytes: of a GPU, before.
 
 Where the batch fits: parameters, epoch_steps, step_seconds; ready_seconds: until that was known; memory_bytes: the most
-it took beside what the process had before; tensor_bytes: of torch's tensors, by its own account; and of a second epoch
-epoch_seconds and share: how much of it was timed.
+that was taken beside what the process had before; tensor_bytes: of torch's tensors, by its own count; and of a second
+epoch epoch_seconds, and share: how much of it was timed.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """config: with the batch's size; limit: bytes, None for what there is; share: of two epochs, to be trained.
+    """A probe to run. config: with the batch's size; limit: bytes of memory, None for all there are; share: the part of
+    each of two epochs to train, 0 for none.
 
-    seconds: that all of it may take; families: a user's, pickled by who knows how.
+    seconds: that all of it may take; families: a user's own, as the caller pickled them.
     """
 
     config: Config
@@ -67,11 +68,11 @@ class Order:
 
 
 class TooLarge(Exception):
-    """A batch would have to be cut."""
+    """A batch does not fit in memory as a whole."""
 
 
 class _Whole(Learner):
-    """Learns from whole batches only."""
+    """A Learner that never cuts a batch into parts."""
 
     def _by_parts(self, batch: Batch) -> Tensor:
         if self.ran_out:
@@ -80,7 +81,8 @@ class _Whole(Learner):
 
 
 def try_batch(order: Order, data: Data) -> Outcome:
-    """What came of it; the process is gone then. UserError: it ended by an error that is none of memory's."""
+    """Try a batch in a process, which has ended then, and return what came of it. UserError: it failed for another
+    reason than memory."""
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     line, end = context.Pipe(duplex=False)
@@ -103,7 +105,7 @@ def try_batch(order: Order, data: Data) -> Outcome:
 
 
 def _life(line: Connection, order: Order, data: Data, ends: float) -> None:
-    """All that the process does."""
+    """Run a probe and send its outcome: all that the process does."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for name, family in pickle.loads(order.families).items():
         add(name, family)
@@ -113,7 +115,7 @@ def _life(line: Connection, order: Order, data: Data, ends: float) -> None:
     try:
         found = _steps(order, data, limit, ends)
     except Exception as error:
-        ended = isinstance(error, TooLarge) or ran_out(error)  # under the limit, where more errors mean that
+        ended = isinstance(error, TooLarge) or ran_out(error)  # while limited, when more errors mean that
         limit.lift()
         found = {"ended": RAN_OUT} if ended else {"error": f"{type(error).__name__}: {error}"}
     limit.lift()
@@ -148,7 +150,7 @@ def _steps(order: Order, data: Data, limit: MemoryLimit, ends: float) -> Outcome
 
 
 def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> Outcome:
-    """The same part of the first epoch goes before, at the most so much of both as there is time for."""
+    """Time the second of two equal numbers of steps, a share of an epoch each, or as much as there is time for."""
     affordable = (ends - time.monotonic() - CLOSING_SECONDS) / (2 * SLOWER * step)
     steps = max(1, int(min(share * len(learner.batches), affordable)))
     _advance(learner, steps)
@@ -159,9 +161,10 @@ def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> O
 def step_seconds(
     config: Config, data: Data, device: torch.device, *, micro_batches: int = 1, seconds: float = MEASURED_SECONDS
 ) -> list[float]:  # fmt: skip
-    """Those of a few steps in so many parts, here in this process, in about so many seconds; the first is slow.
+    """Return the seconds of a few steps with batches in so many parts, timed in this process for about so many seconds;
+    the first is slow.
 
-    On a CPU they are seconds of its time: what else runs there now does not count.
+    On a CPU they are CPU seconds, so that what else runs there does not count.
     """
     clock = time.process_time if device.type == "cpu" else time.monotonic
     taken: list[float] = []
@@ -179,7 +182,7 @@ def step_seconds(
 
 
 def _advance(learner: Learner, steps: int) -> float:
-    """Seconds. TooLarge: memory did not hold a whole batch."""
+    """Take steps and return their seconds. TooLarge: memory did not hold a whole batch."""
     learner.wait()
     began = time.perf_counter()
     for _ in range(steps):

@@ -1,5 +1,5 @@
-"""The word-level language model of a published report: an encoder block of torch's own between two large matrices; and
-on paper: parameters, FLOPs and memory, by the report's formula too.
+"""The word-level language model of a published report, an encoder block of torch's own between two large matrices; and
+its parameters, FLOPs and memory on paper, by the report's formula too.
 
 It is measured, not searched: see the experiment `estimates`.
 
@@ -20,7 +20,7 @@ from model.nn.precision import prepare
 
 @dataclass(frozen=True, kw_only=True)
 class WordConfig:
-    """The shape of the model; all that is not given is the report's."""
+    """The shape of the model; the defaults are the report's."""
 
     vocabulary: int = 33_278
     length: int = 35
@@ -55,12 +55,12 @@ class WordModel(nn.Module):
 
 
 def encoder_block(config: WordConfig) -> nn.TransformerEncoderLayer:
-    """(B, S, D) -> (B, S, D)"""
+    """Return torch's encoder block, (B, S, D) -> (B, S, D)."""
     return nn.TransformerEncoderLayer(config.d_model, config.heads, config.feed_forward, dropout=0.0, batch_first=True)
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """(S, D), of even D: sines and cosines in turn."""
+    """Return sinusoidal positions (S, D), D even: sines and cosines in turn."""
     rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
     angles = torch.outer(torch.arange(length).float(), rates)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
@@ -68,7 +68,7 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A training step of a model, with an optimizer or without; forward gives a scalar."""
+    """A training step of a model, with an optimizer or without; forward: returns a scalar."""
 
     model: nn.Module
     forward: Callable[[], Tensor]
@@ -81,14 +81,14 @@ class Training:
         self.model.zero_grad(set_to_none=True)
 
     def held_bytes(self) -> int:
-        """Of weights, buffers and the optimizer's state, which are there between two steps."""
+        """Return the bytes held between two steps: weights, buffers and the optimizer's state."""
         states = self.optimizer.state.values() if self.optimizer is not None else ()
         kept = [tensor for moments in states for tensor in moments.values()]
         return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *kept))
 
 
 def block_training(config: WordConfig, batch: int, device: torch.device) -> Training:
-    """Of one block on activations, whose gradients are asked for as well: there are others before it."""
+    """Return a step of one block on activations that need gradients too, as if there were blocks before it."""
     block = encoder_block(config).to(device)
     shape = batch, config.length, config.d_model
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device)
@@ -96,7 +96,7 @@ def block_training(config: WordConfig, batch: int, device: torch.device) -> Trai
 
 
 def model_training(config: WordConfig, batch: int, device: torch.device) -> Training:
-    """Of the whole model, with AdamW, on words drawn at random."""
+    """Return a step of the whole model with AdamW, on random words."""
     model = WordModel(config).to(device)
     shape = batch, config.length + 1
     words = torch.randint(config.vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(device)
@@ -109,7 +109,7 @@ def model_training(config: WordConfig, batch: int, device: torch.device) -> Trai
 
 
 def profiled_step(batch: int) -> None:
-    """What runs under ncu: only the second step is looked at."""
+    """Take the steps that run under ncu, of which only the second is profiled."""
     device = torch.device("cuda")
     prepare("fp32", device)
     step = block_training(WordConfig(), batch, device)
@@ -123,11 +123,11 @@ def profiled_step(batch: int) -> None:
 
 BYTES = 4  # all is fp32
 REPORTED_PRODUCTS = 7
-"""Of S x D x D multiplications that the report counts a row of the batch."""
+"""Products of S x D x D multiplications that the report counts for each row of the batch."""
 
 
 def parts(config: WordConfig) -> dict[str, int]:
-    """Parameters of each part; each matrix has a bias, each norm a gain and a bias."""
+    """Return the parameters of each part; matrices but the embedding have a bias, norms a gain and a bias."""
     d, wide = config.d_model, config.feed_forward
     return {
         "embedding": config.vocabulary * d,
@@ -140,40 +140,42 @@ def parts(config: WordConfig) -> dict[str, int]:
 
 
 def reported_flops(config: WordConfig, batch: int) -> int:
-    """Of a block, as the report estimates them."""
+    """Return the FLOPs of a block, as the report estimates them."""
     return 2 * batch * REPORTED_PRODUCTS * config.length * config.d_model**2
 
 
 def block_flops(config: WordConfig, batch: int) -> int:
-    """Of the matrix products of a block's forward; heads cancel. Training takes `estimates.TRAINING` times as many."""
+    """Return the FLOPs of the matrix products in a block's forward; heads cancel. Training takes `estimates.TRAINING`
+    times as many."""
     s, d = config.length, config.d_model
     return batch * (8 * s * d**2 + 4 * s**2 * d + 4 * s * d * config.feed_forward)
 
 
 def model_flops(config: WordConfig, batch: int) -> int:
-    """Of the matrix products of the whole model's forward."""
+    """Return the FLOPs of the matrix products in the whole model's forward."""
     return config.layers * block_flops(config, batch) + 2 * batch * config.length * config.d_model * config.vocabulary
 
 
 def block_kept_bytes(config: WordConfig, batch: int) -> int:
-    """What a block's forward keeps for backward, its input included, with fused attention and no dropout.
+    """Return the bytes that a block's forward keeps for backward, its input included, with fused attention and no
+    dropout.
 
-    Of width D: the input, queries, keys and values, what attention gives, and what goes into each norm and comes out,
-    but for the last; the feed-forward's activations once; a number for each head, two for each norm.
+    Of width D: the input, queries, keys and values, attention's output, and the input and output of each norm, but for
+    the last output; the feed-forward's activations once; a number for each head, two for each norm.
     """
     s, d = config.length, config.d_model
     return BYTES * batch * s * (8 * d + config.feed_forward + config.heads + 4)
 
 
 def model_kept_bytes(config: WordConfig, batch: int) -> int:
-    """What the whole model's forward keeps, the loss included, which has each logit's logarithm."""
+    """Return the bytes that the whole model's forward keeps, with the loss, which keeps the logarithm of each logit."""
     s, d = config.length, config.d_model
     return config.layers * block_kept_bytes(config, batch) + BYTES * batch * s * (2 * d + 2 + config.vocabulary)
 
 
 def step_bytes(config: WordConfig, batch: int) -> int:
-    """The most that a step of the whole model with AdamW holds: at the begin of backward, which makes the gradients of
-    logits and logarithms, or at its end."""
+    """Return the peak bytes of a step of the whole model with AdamW: at the beginning of backward, with the gradients
+    of logits and logarithms, or at its end."""
     weights = sum(parts(config).values())
     gradients = 2 * BYTES * batch * config.length * config.vocabulary
     begin = (STATE_BYTES - BYTES) * weights + model_kept_bytes(config, batch) + gradients
@@ -181,7 +183,7 @@ def step_bytes(config: WordConfig, batch: int) -> int:
 
 
 def on_paper(what: str, config: WordConfig, batch: int) -> dict[str, int]:
-    """All of it, of a step of the block or of the whole model, by the names that the rows of `estimates` have."""
+    """Return all figures on paper of a step of the block or the whole model, by their names in rows of `estimates`."""
     block = what == "block"
     forward = (block_flops if block else model_flops)(config, batch)
     kept = (block_kept_bytes if block else model_kept_bytes)(config, batch)

@@ -1,4 +1,4 @@
-"""Batches: tokens that stay on the device, rows gathered from them, in an order that a checkpoint can take up again."""
+"""Batches: rows gathered from tokens that stay on the device, in an order that a checkpoint can resume."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,13 +14,13 @@ from model.data.packing import Shape, pack
 from model.data.resident import IGNORED, Batch, Inputs, LaidRows, ResidentPairs, ResidentText, kept, sent
 from tune.errors import UserError
 
-EVALUATION_TOKENS = 2_048  # of a block of an evaluation on either side, padding included, unless it is a single row
-TIMES_ON_A_GPU = 8  # blocks of a batch, as fewer do not fill it
-COUNTED_AT_ONCE = 1 << 20  # tokens, of what a text spells
+EVALUATION_TOKENS = 2_048  # most of an evaluation's block on either side, padding included, unless it is a single row
+TIMES_ON_A_GPU = 8  # blocks of a batch on a GPU, as fewer do not fill it
+COUNTED_AT_ONCE = 1 << 20  # tokens whose characters and words are counted at a time
 
 
 class BatchShape(NamedTuple):
-    """Rows of a training batch, and their lengths; text has no source."""
+    """Rows of a training batch, and their tokens of source (0 for text) and target."""
 
     rows: int
     source: int
@@ -28,7 +28,7 @@ class BatchShape(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What was predicted in an evaluation."""
+    """What an evaluation predicts: target tokens, and the characters and words that they spell."""
 
     tokens: int
     characters: int
@@ -36,14 +36,14 @@ class Span(NamedTuple):
 
 
 def batch_shape(data: TextData | PairData | OwnData, *, batch_tokens: int, context: int) -> BatchShape:
-    """The one shape that training batches have."""
+    """Return the one shape that all training batches have."""
     source, target = data.row if isinstance(data, PairData) else (0, 1 if isinstance(data, OwnData) else context)
     return BatchShape(max(1, round(batch_tokens / target)), source, target)
 
 
 class Feed(Protocol):
-    """Where batches come from: an epoch is planned as an array, of which each row makes a batch; it gets that of the
-    plan that lies on the device too."""
+    """Source of batches: an epoch is planned as an array, and each of its rows makes a batch; `there` is the same row
+    on the device."""
 
     def plan(self, generator: np.random.Generator) -> np.ndarray: ...
 
@@ -51,7 +51,7 @@ class Feed(Protocol):
 
 
 class ResidentFeed(Feed, Protocol):
-    """One whose batches have one shape, and come of what lies on the device alone."""
+    """A feed whose batches have one shape, and are made from what is on the device alone."""
 
     def gather(self, there: Tensor, /) -> tuple[Inputs, Tensor]: ...
 
@@ -59,7 +59,7 @@ class ResidentFeed(Feed, Protocol):
 
 
 class EndlessBatches:
-    """Epoch after epoch of a feed; the order follows from the seed alone, the state from the batches taken."""
+    """Epoch after epoch of a feed; the order depends on the seed alone, the state on the batches taken."""
 
     def __init__(self, feed: Feed, seed: int, device: torch.device | str = "cpu") -> None:
         """device: where the feed wants its plan"""
@@ -75,15 +75,15 @@ class EndlessBatches:
         return self._at(self._batch - 1)
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return len(self._plan)
 
     def some(self) -> Batch:
-        """A batch of the epoch, whatever is in it; it counts as none of the others."""
+        """Return a batch of the epoch, no matter which; it does not count as taken."""
         return self._at(0)
 
     def state(self) -> dict[str, int]:
-        """What `load_state` of another one on the same data needs to go on exactly here."""
+        """Return what `load_state` of another one on the same data needs to continue exactly here."""
         return {"seed": self._seed, "epoch": self._epoch, "batch": self._batch}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ class EndlessBatches:
             self._begin(epoch=self._epoch + 1, batch=0)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The plan of an epoch."""
+        """Return the plan of an epoch."""
         return self._feed.plan(np.random.default_rng([self._seed, epoch]))
 
     def _begin(self, *, epoch: int, batch: int) -> None:
@@ -109,7 +109,7 @@ class EndlessBatches:
 
 
 class Samples(Dataset[Batch]):
-    """Of the first epoch, each row a batch of its own: what a DataLoader's processes make one by one."""
+    """The rows of the first epoch, each as a batch of its own, for the processes of a DataLoader."""
 
     def __init__(self, batches: EndlessBatches) -> None:
         self._feed, plan = batches._feed, batches.order(0)
@@ -124,10 +124,10 @@ class Samples(Dataset[Batch]):
 
 
 class TrainBatches(EndlessBatches):
-    """A batch has about `batch_tokens` target tokens, padding included.
+    """Batches of about `batch_tokens` target tokens, padding included.
 
-    An epoch of text has windows of `context` tokens from an offset of its own, none twice; an epoch of pairs has the
-    packed rows, none twice.
+    An epoch of text has windows of `context` tokens from a random offset, none twice; an epoch of pairs has the packed
+    rows, none twice.
     """
 
     def __init__(
@@ -145,19 +145,21 @@ class TrainBatches(EndlessBatches):
         self._resident: ResidentFeed = feed
 
     def take(self, most: int) -> tuple[Tensor, list[int]]:
-        """What the next batches, at most so many and of one epoch, are gathered from (N, rows), and their tokens."""
+        """Take the next batches, at most so many and of one epoch: return their plan on the device (N, rows) and their
+        target tokens."""
         self._go_on()
         some = slice(self._batch, min(self._batch + most, len(self._plan)))
         self._batch = some.stop
         return self._there[some], [self._resident.tokens(row) for row in self._plan[some]]
 
     def gather(self, there: Tensor) -> tuple[Inputs, Tensor]:
-        """Inputs and targets of one of those that were taken, for all that a host knows."""
+        """Return inputs and targets of a batch that was taken, without the host reading which."""
         return self._resident.gather(there)
 
     @staticmethod
     def taken(several: "Sequence[TrainBatches]", most: int) -> tuple[Tensor, list[tuple[int, ...]]]:
-        """As `take`, of each of them (N, K, rows), and the tokens of each batch; all of the same data and shape."""
+        """Return what `take` does for K of the same data and shape: plans (N, K, rows), and the tokens of each
+        batch."""
         for each in several:
             each._go_on()
         most = min(most, *(len(each._plan) - each._batch for each in several))
@@ -166,7 +168,7 @@ class TrainBatches(EndlessBatches):
 
     @staticmethod
     def joined(several: "Sequence[TrainBatches]") -> tuple[Batch, list[int]]:
-        """The next batch of each, all of the same data and shape, as one; and the target tokens of each."""
+        """Return the next batches of several, all of the same data and shape, as one, and the target tokens of each."""
         for each in several:
             each._go_on()
             each._batch += 1
@@ -190,7 +192,7 @@ class _TextFeed:
         self._text = ResidentText(data.train, device)
 
     def plan(self, generator: np.random.Generator) -> np.ndarray:
-        """Where the windows of each batch of one epoch begin (batches, rows)."""
+        """Return where the windows of each batch of one epoch begin (batches, rows)."""
         begin = generator.integers(self._shape.target)
         return begin + drawn(self._windows, self._shape.rows, generator) * self._shape.target
 
@@ -207,7 +209,7 @@ class _TextFeed:
 
 
 class _PairFeed:
-    """Packed rows of the training pairs: laid out on a GPU; on a CPU taken from the text that processes share."""
+    """Packed rows of the training pairs: on a GPU laid out once; on a CPU made from the text that processes share."""
 
     def __init__(self, data: PairData, shape: BatchShape, device: torch.device | str) -> None:
         self._shape, self._rows = shape, data.rows
@@ -222,7 +224,7 @@ class _PairFeed:
         self._tokens = np.add.reduceat(data.train.lengths[data.rows.pairs, 1], data.rows.offsets[:-1])
 
     def plan(self, generator: np.random.Generator) -> np.ndarray:
-        """The rows of each batch of one epoch (batches, rows)."""
+        """Return the numbers of the rows of each batch of one epoch (batches, rows)."""
         return drawn(len(self._rows), self._shape.rows, generator)
 
     def batch(self, rows: np.ndarray, there: Tensor) -> Batch:
@@ -239,7 +241,7 @@ class _PairFeed:
 
 
 def drawn(count: int, rows: int, generator: np.random.Generator) -> np.ndarray:
-    """Numbers below `count` in a new order, by batches (batches, rows); what does not fill one has to wait."""
+    """Return the numbers below `count` shuffled into batches (batches, rows); what does not fill one is left out."""
     batches = count // rows
     return generator.permutation(count)[: batches * rows].reshape(batches, rows)
 
@@ -253,10 +255,11 @@ def evaluation_batches(
     window: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Batch]:
-    """All of `split` or its fixed subset of about `tokens` target tokens, spread over it.
+    """Yield all of `split`, or its fixed subset of about `tokens` target tokens, spread over it.
 
-    Splits are "train", "valid" and "test", and of text "held_out". Text is cut into windows of `context` tokens without
-    overlap. Where one `window` is a multiple of several contexts, each has the same targets, block by block.
+    Splits are "train", "valid" and "test", and for text "held_out". Text is cut into windows of `context` tokens
+    without overlap. With a `window` that is a multiple of several contexts, all of these have the same targets, block
+    by block.
     """
     most = most_evaluation_tokens(torch.device(device).type)
     if isinstance(data, PairData):
@@ -275,17 +278,17 @@ def evaluation_batches(
 
 
 def most_evaluation_tokens(kind: str) -> int:
-    """Of an evaluation batch on a kind of device."""
+    """Return the most tokens of an evaluation batch on a kind of device."""
     return EVALUATION_TOKENS * (TIMES_ON_A_GPU if kind == "cuda" else 1)
 
 
 def _rows(block: int, length: int, most: int) -> int:
-    """Of an evaluation batch: as many blocks of rows so long as have at most so many tokens, or one."""
+    """Return the rows of an evaluation batch: as many whole blocks as have at most `most` tokens, but at least one."""
     return block * max(1, most // (block * length))
 
 
 def _cut(batch: Batch, beyond: int) -> Batch:
-    """A batch of text whose last row has so many targets beyond the end: they count for nothing."""
+    """Leave out of a batch of text the last `beyond` targets of its last row, which are beyond the end."""
     (inputs,), targets = batch.inputs, batch.targets
     assert inputs is not None, "it is of text"
     if len(targets) == 1:
@@ -296,8 +299,8 @@ def _cut(batch: Batch, beyond: int) -> Batch:
 
 
 def span(data: TextData | PairData, split: str, tokens: int | None, *, context: int) -> Span:
-    """Target tokens of `evaluation_batches` with the same arguments, the characters that they spell, and the words that
-    begin in them."""
+    """Return the target tokens of `evaluation_batches` with the same arguments, the characters that they spell, and how
+    many words begin in them."""
     if isinstance(data, PairData):
         pairs: PairSplit = getattr(data, split)
         rows = _subset(pairs, tokens)
@@ -314,7 +317,8 @@ def span(data: TextData | PairData, split: str, tokens: int | None, *, context: 
 
 
 def _windows(targets: int, tokens: int | None, window: int) -> np.ndarray:
-    """Where the windows begin that predict about `tokens` of so many targets; the last of all may be shorter."""
+    """Return where windows begin that predict about `tokens` of so many targets; None: all, and the last may be
+    short."""
     windows = targets // window
     if tokens is None or tokens >= windows * window:
         return np.arange(0, targets, window)
@@ -322,13 +326,13 @@ def _windows(targets: int, tokens: int | None, window: int) -> np.ndarray:
 
 
 def _subset(pairs: PairSplit, tokens: int | None) -> np.ndarray:
-    """The pairs that an evaluation on about `tokens` target tokens has."""
+    """Return the numbers of the pairs in an evaluation on about `tokens` target tokens."""
     share = 1.0 if tokens is None else tokens / int(pairs.lengths[:, 1].sum())
     return spread(max(1, round(share * len(pairs))), len(pairs))
 
 
 def spread(count: int, whole: int) -> np.ndarray:
-    """`count` different numbers below `whole`, evenly spread."""
+    """Return `count` different numbers below `whole`, evenly spread."""
     count = min(count, whole)
     return np.arange(count) * whole // count
 
@@ -340,7 +344,7 @@ def _pair_evaluation(
     most: int,
     device: torch.device | str,
 ) -> Iterator[Batch]:
-    """Packed as in training; what is longer than that has rows of its own."""
+    """Yield batches of pairs, packed as in training; pairs too long for that are packed into longer rows."""
     pairs = ResidentPairs(data, split, device)
     for rows, (source, target) in kept(_measured_rows, split, tokens, *data.row):
         block = max(1, EVALUATION_TOKENS // max(source, target))
@@ -350,8 +354,8 @@ def _pair_evaluation(
 
 
 def _measured_rows(split: PairSplit, tokens: int | None, *row: int) -> list[tuple[list[np.ndarray], Shape]]:
-    """The pairs of each row of an evaluation, and the shape of the rows; to pack them takes longer than a GPU then
-    takes to evaluate them."""
+    """Return the pairs of each row of an evaluation, and the shape of the rows. Kept, as packing takes longer than a
+    GPU takes to evaluate."""
     some = _subset(split, tokens)
     lengths = split.lengths[some]
     long, found = (lengths > row).any(axis=1), list[tuple[list[np.ndarray], Shape]]()

@@ -1,8 +1,8 @@
 """Prepared data, kept from one search to the next: in $XDG_CACHE_HOME/ration, or ~/.cache/ration.
 
-data/ has what was prepared, named by what was in its source (sha256) and by all that prepares. sources/ says what is in
-a source, a file by its size and time or a dataset by its commit, so that it is not read again. Either appears whole or
-not at all, and what is damaged is made anew. All of it may be deleted while no search runs.
+data/ has what was prepared, under a hash of the source's contents (sha256) and of the code that prepares it. sources/
+maps a source, a file by its size and times or a dataset by its commit, to such a name, so that it is not read again.
+Entries of both appear whole or not at all, and damaged ones are made anew. All may be deleted while no search runs.
 """
 
 import hashlib
@@ -27,21 +27,21 @@ from tune.errors import UserError
 
 Corpus = PairCorpus | TextCorpus | OwnData
 Stamp = list[int] | str | None
-"""What says whether a source has changed: of a file its size, times and place on the disk, of a dataset its commit.
-Empty: it is read each time; None: nobody can tell, and what was kept last serves."""
+"""What shows whether a source has changed: a file's size, times and inode, or a dataset's commit. Empty: it is read
+each time; None: it cannot be known, and what was kept last serves."""
 
 LATELY = 2.0
-"""Seconds. A file that was changed so lately may change again without another time: some disks have whole seconds."""
+"""Seconds since a file's last change in which it may change again and keep its time: some disks store whole seconds."""
 ABANDONED = 86_400.0
-"""Seconds. A folder that a process made for its work so long ago is of one that was killed."""
+"""Seconds after which a folder that a process made to work in is taken to be of one that was killed."""
 MAKING = "making-"
 
 
 def prepared(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus], track: Track) -> Data:
-    """What is in a source, prepared: kept from an earlier time, or made now from the corpus that `load` reads of it.
+    """Return the prepared data of a source: kept from an earlier time, or made now from the corpus that `load` reads.
 
-    source: its name, with all options of reading it. UserError: load's, it changed while it was read, or no disk takes
-    what is made of it.
+    source: its name, with all options of reading it. UserError: that of `load`; it changed while it was read; no disk
+    has room for what is made of it.
     """
     before, begun = stamp(), time.time()
     if found := kept(source, before):
@@ -66,7 +66,7 @@ def prepared(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus]
 
 
 def kept(source: str, stamp: Stamp) -> Data | None:
-    """What is kept of a source with this stamp, or where nobody can tell, of what it was when it was read last."""
+    """Return the data kept of a source with this stamp, or with stamp None as it was read last; None: there is none."""
     try:
         noted = json.loads(_note_of(source).read_text(encoding="utf-8"))
         same = noted["by"] == made_by() and (stamp is None or noted["stamp"] == stamp)
@@ -76,7 +76,7 @@ def kept(source: str, stamp: Stamp) -> Data | None:
 
 
 def file_stamp(path: Path) -> Stamp:
-    """Of a file; like no other where it cannot be had."""
+    """Return a file's stamp; an empty one where it cannot be had."""
     try:
         about = path.stat()
     except OSError:
@@ -85,26 +85,26 @@ def file_stamp(path: Path) -> Stamp:
 
 
 def key_of(corpus: Corpus) -> str:
-    """The name of what is made of a corpus."""
+    """Return the name under which what is made of a corpus is kept."""
     facts = [type(corpus).__name__, corpus.name, corpus.sha256, made_by()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 @cache
 def made_by() -> str:
-    """All that prepares: this folder's code, with its constants, and what of the libraries' may change."""
+    """Identify the code that prepares: a hash of this folder's code, and the versions of what it depends on."""
     code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return f"{hashlib.sha256(code).hexdigest()} {tokenizers.__version__} {unicodedata.unidata_version}"
 
 
 def place() -> Path:
-    """Where it all lies."""
+    """Return the folder of the cache."""
     asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (asked if asked.is_absolute() else Path.home() / ".cache") / "ration"
 
 
 def prepare(corpus: Corpus, track: Track, folder: Path | None = None) -> Data:
-    """Tokenized once, for all trials."""
+    """Tokenize a corpus, once for all trials; a family's own data stays as it is."""
     if isinstance(corpus, OwnData):
         return corpus
     if isinstance(corpus, PairCorpus):
@@ -113,18 +113,18 @@ def prepare(corpus: Corpus, track: Track, folder: Path | None = None) -> Data:
 
 
 def _open(key: str) -> Data | None:
-    """What has this name."""
+    """Return the data kept under this name, or None."""
     try:
         found = Stored.open(place() / "data" / key)
-    except RuntimeError:  # nobody knows where the user's folders are
+    except RuntimeError:  # the user has no home folder
         return None
     return found if isinstance(found, Data) else None
 
 
 def _make(key: str, corpus: Corpus, track: Track, unchanged: Callable[[], None]) -> Data:
-    """Prepare a corpus and keep it, beside whoever does the same; where it cannot be kept it serves all the same.
+    """Prepare a corpus and keep it, though other processes may do the same; where it cannot be kept, prepare it only.
 
-    unchanged: raises where what was prepared may not be what its name says.
+    unchanged: raises where the source has changed, so that the data may not be what its name says.
     """
     try:
         (root := place() / "data").mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def _make(key: str, corpus: Corpus, track: Track, unchanged: Callable[[], None])
 
 
 def _named(making: Path, key: str) -> Data | None:
-    """Give what is whole its name, unless another process was first; what is damaged under that name makes room."""
+    """Rename a complete folder to its key, unless another process was first; a damaged one there is removed."""
     for _ in range(3):
         with suppress(OSError):
             making.rename(making.parent / key)
@@ -170,7 +170,7 @@ def _note_of(source: str) -> Path:
 
 
 def _note(source: str, stamp: Stamp, key: str) -> None:
-    """For the next search: what is in a source with this stamp."""
+    """Note for the next search which data a source with this stamp has."""
     (path := _note_of(source)).parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         json.dump({"source": source, "stamp": stamp, "key": key, "by": made_by()}, file)

@@ -1,4 +1,4 @@
-"""Texts to learn from: pairs and text, from files or made up, split so that no sentence is in two splits."""
+"""Corpora to learn from: pairs and text, from files or built in; no sentence of pairs is in two splits."""
 
 import codecs
 import hashlib
@@ -20,31 +20,31 @@ from model.data import toy_corpus
 from tune.errors import UserError
 
 CHUNK = 10_000
-"""Items that are worked on at a time: what the tokenizers library tells of a text is many times as large as it."""
+"""Items to process at a time: what the tokenizers library returns for a text is many times as large as the text."""
 PIECE = 1 << 20
-"""Characters of a text that are worked on at a time, about; of a file, bytes that are read at a time."""
+"""About how many characters of a text to process at a time; bytes of a file to read at a time."""
 T = TypeVar("T")
 
 
 class Track(Protocol):
-    """Goes through `total` items, and may show how far it has come with what it is `about`."""
+    """Passes on `total` items, and may show the progress of what they are `about`."""
 
     def __call__(self, items: Iterable[T], about: str, total: int) -> Iterable[T]: ...
 
 
 def untracked(items: Iterable[T], about: str, total: int) -> Iterable[T]:
-    """Shows nothing."""
+    """Pass on the items without showing any progress."""
     return items
 
 
 def chunks(items: list[T], track: Track, about: str) -> Iterator[list[T]]:
-    """The items, CHUNK at a time."""
+    """Yield the items, CHUNK at a time."""
     for start in track(range(0, len(items), CHUNK), about, math.ceil(len(items) / CHUNK)):
         yield items[start : start + CHUNK]
 
 
 CORPORA = ("text", "pairs")
-"""What families learn from."""
+"""Kinds of corpora that families learn from."""
 PAIRS_FLAG = "--translation-corpus"
 TEXT_FLAG = "--text-corpus"
 LEAST_PAIRS = 256
@@ -52,18 +52,18 @@ LEAST_CHARACTERS = 8_192
 BUILTIN_CHARACTERS = 4_000_000
 HELD_OUT_SHARE = 0.05
 LEAST_HELD_OUT = int(LEAST_CHARACTERS * HELD_OUT_SHARE)
-"""Characters of a part to be judged on, of which a shorter one may have not two tokens."""
+"""Least characters of a held-out split: a shorter one may not have two tokens."""
 HELD_OUT_PAIRS = 5_000
 LONGEST_CHARACTERS = 2_000
-"""Of a sentence, on either side: some 350 words. What is longer is hardly one, and its attention grows with the
-square."""
+"""Most characters of a sentence, on either side: some 350 words. What is longer is hardly a sentence, and its attention
+grows with the square."""
 
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairCorpus:
-    """Pairs (English, Spanish) of each split; so many were left out as `too_long`."""
+    """Pairs (source, target) of each split; too_long: number of pairs that were left out as such."""
 
     name: str
     sha256: str
@@ -75,7 +75,7 @@ class PairCorpus:
 
 
 class Pieces(Protocol):
-    """A text, some of it at a time, as often as it is asked for; as many pieces as its length says, about."""
+    """A text in pieces, which can be gone through again; its length is about their number."""
 
     def __iter__(self) -> Iterator[str]: ...
 
@@ -83,11 +83,11 @@ class Pieces(Protocol):
 
 
 Read = Callable[[int], Iterator[tuple[int, str]]]
-"""From any of its places on, the pieces of a text, each with its place: a byte of a file, a row of a dataset."""
+"""Yields the pieces of a text from a place on, each with its own place: a byte of a file or a row of a dataset."""
 
 
 class Text:
-    """The characters from `first` to before `last` of a text that is read again whenever it is gone through.
+    """The characters from `first` to before `last` of a text, which is read again each time it is gone through.
 
     begins: of each piece, the characters before it and its place.
     """
@@ -98,7 +98,7 @@ class Text:
 
     @classmethod
     def whole(cls, read: Read, track: Track = untracked, about: str = "", pieces: int = 0) -> "Text":
-        """All of it, gone through once to see how long it is."""
+        """Return all of a text, which is read once to see how long it is."""
         begins, characters = [], 0
         for place, piece in track(read(0), about, pieces):
             begins.append((characters, place))
@@ -107,7 +107,7 @@ class Text:
 
     @property
     def characters(self) -> int:
-        """How many."""
+        """Number of characters."""
         return self._last - self._first
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class Text:
                 return
 
     def cut(self, held_out: int = 2) -> list["Text"]:
-        """In order: train, then so many equal parts of 5 % each."""
+        """Cut the text into train, then so many held-out parts of 5 % each."""
         begin = int(self.characters * (1 - held_out * HELD_OUT_SHARE))
         cuts = [0, *(begin + (self.characters - begin) * part // held_out for part in range(held_out + 1))]
         return [Text(self._read, self._begins, self._first + a, self._first + b) for a, b in pairwise(cuts)]
@@ -138,7 +138,7 @@ class Text:
 class TextCorpus:
     """Contiguous text: first 90 % train, next 5 % valid, last 5 % test (nanoGPT's validation split is valid + test).
 
-    However long it is, some of it is in memory at a time.
+    However long it is, only a piece of it is in memory at a time.
     """
 
     name: str
@@ -155,9 +155,9 @@ def load_pairs(
     skip_bad_lines: bool = False,
     track: Track = untracked,
 ) -> PairCorpus:
-    """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); UserError says what is wrong where.
+    """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar). UserError: what is wrong, and where.
 
-    What is too long is left out of the splits: they are those of the whole file, less that.
+    Pairs that are too long are left out after the split, so that the other pairs are where they would be with them.
     """
     if path is None:
         pairs = toy_corpus.pairs()
@@ -194,12 +194,12 @@ def load_pairs(
 
 
 def short_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Those of which neither sentence is too long."""
+    """Return the pairs of which neither sentence is too long."""
     return [pair for pair in pairs if max(map(len, pair)) <= LONGEST_CHARACTERS]
 
 
 def load_text(path: Path | None, *, track: Track = untracked) -> TextCorpus:
-    """Look through a text file (None: the source text of Python's standard library); UserError says what is wrong."""
+    """Look through a text file (None: the source of Python's standard library). UserError: what is wrong with it."""
     if path is None:
         source = _standard_library()
         name, digest = "builtin Python standard library", hashlib.sha256(source.encode()).hexdigest()
@@ -225,7 +225,7 @@ def load_text(path: Path | None, *, track: Track = untracked) -> TextCorpus:
 
 
 def normalised(sentence: str) -> str:
-    """What makes two sentences the same: lower case, NFC, single spaces, no punctuation or symbol at either end."""
+    """Return the form by which sentences are compared: lower case, NFC, single spaces, no punctuation at either end."""
     words = unicodedata.normalize("NFC", sentence.lower()).split()
     text = " ".join(words)
     first, last = 0, len(text)
@@ -237,7 +237,7 @@ def normalised(sentence: str) -> str:
 
 
 def split_pairs(pairs: list[Pair], *, held_out: int = 2, track: Track = untracked) -> list[list[Pair]]:
-    """Train and so many held-out splits, such that no normalised sentence of either language stands in two of them.
+    """Split pairs into train and so many held-out splits; no normalised sentence of either language is in two of them.
 
     Pairs that share a sentence, directly or through others, form a component; components are shuffled and dealt whole.
     """
@@ -253,7 +253,7 @@ def split_pairs(pairs: list[Pair], *, held_out: int = 2, track: Track = untracke
 
 
 def _components(pairs: list[Pair], track: Track) -> list[list[Pair]]:
-    """Connected components of the graph of normalised sentences whose edges are pairs, by union-find."""
+    """Return the connected components of the graph of normalised sentences whose edges are pairs, by union-find."""
     numbers: dict[str, int] = {}
     parent = array("q")
 
@@ -281,7 +281,7 @@ def _components(pairs: list[Pair], track: Track) -> list[list[Pair]]:
 
 
 def _digest(path: Path, flag: str) -> str:
-    """The sha256 of a file's bytes."""
+    """Return the sha256 of a file's bytes. UserError: it is a pipe or a device, or cannot be read."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise UserError(
             f"{flag}: {str(path)!r} is no file but a pipe or a device, and is read twice; write it to a file"
@@ -296,9 +296,10 @@ def _digest(path: Path, flag: str) -> str:
 
 
 def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
-    """The file's text (NFC, LF) from a byte on that an earlier piece began at, in pieces with the byte of each.
+    """Yield a file's text (NFC, LF) in pieces, each with its first byte, from a byte on that a piece begins at.
 
-    They are cut before a character that nothing before it changes: none of what joins in NFC, no line end after `\\r`.
+    Pieces are cut before a character that does not depend on the one before: none that NFC joins to that, no line end
+    after `\\r`. UserError: the file is not UTF-8.
     """
     decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
     with path.open("rb") as file:
@@ -315,7 +316,7 @@ def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
                     f"{flag}: {str(path)!r} is not UTF-8 at line {_line(path, good)}; convert it, for example with "
                     f"iconv -t UTF-8"
                 ) from None
-            new = range(len(text) - 1, max(0, len(rest) - 1), -1)  # before there is no place for a cut
+            new = range(len(text) - 1, max(0, len(rest) - 1), -1)  # earlier places were tried with the last piece
             cut = next((at for at in new if _apart(text[at - 1], text[at])), 0) if raw else len(text)
             piece, rest = text[:cut], text[cut:]
             if piece:
@@ -327,8 +328,8 @@ def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
 
 
 def _apart(before: str, character: str) -> bool:
-    """Whether text may be cut between both: NFC of the parts is then that of the whole (UAX #15: a starter whose quick
-    check says yes)."""
+    """Whether text may be cut between two characters, so that NFC of the parts is that of the whole (UAX #15: before a
+    starter whose quick check says yes)."""
     if character < "\x80":
         return before + character != "\r\n"
     starts = not unicodedata.combining(character) and character not in _joining()
@@ -337,14 +338,14 @@ def _apart(before: str, character: str) -> bool:
 
 @cache
 def _joining() -> frozenset[str]:
-    """What NFC may join to a character before it: the second of two that make a third, vowels and ends of Hangul."""
+    """Return what NFC may join to the character before it: second parts of compositions, Hangul vowels and finals."""
     parts = (unicodedata.decomposition(chr(code)).split() for code in range(0x80, 0x20000))  # beyond are ideographs
     seconds = (chr(int(each[1], 16)) for each in parts if len(each) == 2 and not each[0].startswith("<"))
     return frozenset([*seconds, *map(chr, range(0x1160, 0x1200))])
 
 
 def _line(path: Path, byte: int) -> int:
-    """The line that a byte of a file is in."""
+    """Return the number of the line that a byte of a file is in."""
     with path.open("rb") as file:
         return 1 + sum(file.read(min(PIECE, byte - at)).count(b"\n") for at in range(0, byte, PIECE))
 
@@ -354,7 +355,7 @@ def _empty(path: Path, flag: str) -> UserError:
 
 
 def _parse(text: str, path: Path, skip_bad_lines: bool) -> list[Pair]:
-    """Pairs of the good lines."""
+    """Return the pairs of all good lines. UserError: a line is bad, and bad lines are not to be skipped."""
     pairs: list[Pair] = []
     for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
         source, tab, rest = line.partition("\t")
@@ -368,7 +369,7 @@ def _parse(text: str, path: Path, skip_bad_lines: bool) -> list[Pair]:
 
 
 def _standard_library() -> str:
-    """The top-level ASCII modules of the running Python's standard library in the order of their names."""
+    """Return the top-level ASCII modules of the running Python's standard library, in the order of their names."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     texts: list[str] = []
     characters = 0

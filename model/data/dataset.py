@@ -1,4 +1,4 @@
-"""A corpus as token numbers: made once, then shared read-only by all trials."""
+"""A corpus as token numbers, made once and shared read-only by all trials."""
 
 import hashlib
 import re
@@ -18,18 +18,19 @@ from model.data.stored import Stored, write
 from model.data.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer, in_lines
 
 SHORT_TEXT = 1 << 24
-"""Characters. A longer one is read in tokens of several, however few different ones it has: who has so much text wants
-the context to reach far, and an epoch to end. nanoGPT reads 1 MB by character and gigabytes in tokens."""
+"""Most characters of a text with a token for each character. A longer text gets tokens of several, however few
+different characters it has: with so much text the context is to reach far, and an epoch to end. nanoGPT, too, reads 1
+MB by character and gigabytes in larger tokens."""
 SAMPLE_CHARACTERS = 1 << 26
-"""Of a longer text, the vocabulary is learned from pieces that are spread evenly over it, of half as many characters at
-least: what is learned from more is the same but for the rarest tokens, and would not fit in memory."""
+"""Most characters to learn a vocabulary from. Of a longer text, evenly spread pieces of at least half as many are
+taken: more would change only the rarest tokens, and not fit in memory."""
 SAMPLE_BYTES = 1 << 23
-"""Of the rare words of these pieces, at most: the library holds a hundred times as much of words that differ, as most
-do in a script that writes no spaces."""
+"""Most bytes of rare words in these pieces: the library needs a hundred times as much memory for different words, as
+most words are in a script without spaces."""
 LONG_WORD = 32
-"""Characters."""
+"""Characters above which a word counts as rare."""
 LEARNED_CHARACTERS = 1_000
-"""Of what has no space in it, from which a vocabulary is learned at a time: the library takes its square."""
+"""Most characters without a space to learn a vocabulary from at a time: the library's time grows with the square."""
 SMALL_CORPUS_PAIRS = 500_000
 SMALL_VOCABULARY = 4_096
 LARGE_VOCABULARY = 8_192
@@ -37,13 +38,13 @@ LARGE_VOCABULARY = 8_192
 
 @dataclass(frozen=True, kw_only=True)
 class Sentences:
-    """Sentence i is `tokens[offsets[i]:offsets[i + 1]]`: tokens uint16, offsets int64."""
+    """Sentences as tokens: sentence i is `tokens[offsets[i]:offsets[i + 1]]`, tokens uint16, offsets int64."""
 
     tokens: np.ndarray
     offsets: np.ndarray
 
     def of(self, number: int) -> np.ndarray:
-        """The tokens of one."""
+        """Return the tokens of a sentence."""
         return self.tokens[self.offsets[number] : self.offsets[number + 1]]
 
 
@@ -61,14 +62,14 @@ class PairSplit:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(pairs, 2): tokens of the source, and of the target with its eos: those that are predicted."""
+        """(pairs, 2): tokens of the source, and those of the target that are predicted, which end with eos."""
         return np.stack([np.diff(self.source.offsets), np.diff(self.target.offsets) - 1], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairData(Stored):
-    """Tokenized pairs; `tokenizer` is its JSON; `rows` of training pairs have the source and target tokens `row`;
-    left out were so many that are `too_long`.
+    """Tokenized pairs; tokenizer: as JSON; row: source and target tokens of a row; rows: the training pairs of each
+    row; too_long: number of pairs that were left out as such.
     """
 
     name: str
@@ -93,7 +94,7 @@ class PairData(Stored):
 
 
 def fewer_pairs(data: PairData, pairs: int) -> PairData:
-    """The same with so many of its training pairs, spread over them all."""
+    """Return the same data with so many of its training pairs, evenly spread over all of them."""
     kept = np.unique(np.linspace(0, len(data.train) - 1, min(pairs, len(data.train))).astype(int))
     train = PairSplit(
         source=_some(data.train.source, kept), target=_some(data.train.target, kept),
@@ -109,8 +110,8 @@ def _some(sentences: Sentences, kept: np.ndarray) -> Sentences:
 
 @dataclass(frozen=True, kw_only=True)
 class Spelled:
-    """What each token of a text spells (V,): characters, and words that begin inside; whether it begins, ends with
-    space. A character of several bytes counts where it begins; a space of several that is no token is none."""
+    """What each token spells (V,): its characters, the words that begin inside it, and whether it begins or ends with a
+    space. A character of several bytes counts where it begins; one that is split over tokens is not seen as a space."""
 
     characters: np.ndarray
     words: np.ndarray
@@ -119,7 +120,7 @@ class Spelled:
 
     @classmethod
     def by(cls, tokenizer: Tokenizer) -> "Spelled":
-        """All that a tokenizer has."""
+        """Return what the tokens of a tokenizer spell."""
         pieces = tokenizer.spelled()
         texts = [piece.decode(errors="replace") for piece in pieces]
         return cls(
@@ -130,14 +131,15 @@ class Spelled:
         )
 
     def count(self, before: np.ndarray, tokens: np.ndarray) -> tuple[int, int]:
-        """The characters of tokens (N,), and the words that begin in them, each behind the token before it (N,)."""
+        """Return the characters of tokens (N,), and how many words begin in them; before (N,): the token before
+        each."""
         parted = self.ends[before] & ~self.begins[tokens]
         return int(self.characters[tokens].sum()), int(self.words[tokens].sum() + parted.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextData(Stored):
-    """Tokenized text, one uint16 array a split; `tokenizer` is its JSON."""
+    """Tokenized text, one uint16 array a split; tokenizer: as JSON."""
 
     name: str
     sha256: str
@@ -155,12 +157,12 @@ class TextData(Stored):
 
     @cached_property
     def spelled(self) -> Spelled:
-        """By token."""
+        """What each token spells."""
         return Spelled.by(Tokenizer.from_json(self.tokenizer))
 
     @property
     def unknown_share(self) -> float:
-        """Of the validation split, those for which there is no token but the one of all that is unknown."""
+        """Share of the validation split's tokens that stand for an unknown character."""
         unknown = Tokenizer.from_json(self.tokenizer).unknown
         return 0.0 if unknown is None else float(np.mean(self.valid == unknown))
 
@@ -172,9 +174,9 @@ class TextData(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnData(Stored):
-    """What a family of a user's own read itself, such as images: an array of records a split, one target a record.
+    """Data that a user's own family reads itself, such as images: an array of records a split, one target a record.
 
-    vocabulary: of how many classes a target is one; name, sha256 and builtin are whoever asked for it to tell.
+    vocabulary: number of classes of a target; name, sha256 and builtin are set by the caller of `Family.read`.
     """
 
     name: str = ""
@@ -192,11 +194,11 @@ class OwnData(Stored):
 
     @property
     def tokenizer(self) -> str:
-        """One of as many characters as there are classes, with which a winner is kept as any other is."""
+        """A tokenizer with a token for each class, as JSON, so that a winner is kept like any other."""
         return CharacterTokenizer("".join(map(chr, range(self.vocabulary - 1)))).to_json()
 
     def digest(self) -> str:
-        """The sha256 of its splits."""
+        """Return the sha256 of the splits."""
         whole = hashlib.sha256()
         for split in (self.train, self.valid, self.test):
             whole.update(f"{len(split)} {split.dtype}".encode())
@@ -205,7 +207,7 @@ class OwnData(Stored):
 
 
 def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
-    """Learn one vocabulary for both languages from the training split, tokenize all splits."""
+    """Learn one vocabulary for both languages from the training split, and tokenize all splits with it."""
     pairs = len(corpus.train) + len(corpus.valid) + len(corpus.test)
     texts = chunks(corpus.train, track, "learning a vocabulary")
     tokenizer = SubwordTokenizer.train(
@@ -235,9 +237,10 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
 
 
 def prepare_text(corpus: TextCorpus, track: Track = untracked, folder: Path | None = None) -> TextData:
-    """Characters where the training split is short and has few different ones, else byte-level BPE learned from it.
+    """Tokenize text: by character where the training split is short and has few different ones, else by byte-level BPE
+    learned from it.
 
-    The tokens are written to the folder as they come, and mapped from there; None: to one that nobody else sees.
+    The tokens are written to the folder as they come, and mapped into memory from there; None: to a temporary one.
     """
     length, characters, sample = _looked_through(track(corpus.train, "learning a vocabulary", len(corpus.train)))
     tokenizer: Tokenizer
@@ -267,12 +270,12 @@ def prepare_text(corpus: TextCorpus, track: Track = untracked, folder: Path | No
 
 
 def count_words(text: str) -> int:
-    """Words that begin after the text's first character."""
+    """Return how many words begin after the text's first character."""
     return len(re.findall(r"(?<=\s)\S", text))
 
 
 def _looked_through(pieces: Iterable[str]) -> tuple[int, set[str], list[str]]:
-    """Its length; the different characters, all of them where they are few; every 2^n-th piece, to make a sample."""
+    """Return a text's length, its different characters (all where they are few), and every 2^n-th piece as a sample."""
     characters: set[str] = set()
     sample: list[str] = []
     rare: list[int] = []
@@ -290,13 +293,13 @@ def _looked_through(pieces: Iterable[str]) -> tuple[int, set[str], list[str]]:
 
 
 def _rare_bytes(piece: str) -> int:
-    """Of its different words but the short ones of ASCII, which come again."""
+    """Return the bytes of a piece's different words, without short ASCII words, which are frequent."""
     words = {word for word in piece.split() if len(word) > LONG_WORD or not word.isascii()}
     return len("".join(words).encode())
 
 
 def _learned(line: str) -> list[str]:
-    """The line, or where words of it are too long its parts."""
+    """Return a line to learn from, cut into parts where it has words that are too long."""
     long = any(len(word) > LEARNED_CHARACTERS for word in line.split())
     return re.split(rf"(\S{{{LEARNED_CHARACTERS}}})", line) if long else [line]
 
@@ -318,14 +321,14 @@ def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) ->
 
 
 def _sentences(parts: list[tuple[np.ndarray, ...]]) -> Sentences:
-    """From the parts of each sentence."""
+    """Join the parts of each sentence."""
     lengths = np.array([sum(map(len, sentence)) for sentence in parts], dtype=np.int64)
     tokens = np.concatenate([part for sentence in parts for part in sentence])
     return Sentences(tokens=tokens, offsets=_offsets(lengths))
 
 
 def _joined(chunks: list[Sentences]) -> Sentences:
-    """The sentences of all chunks."""
+    """Join the sentences of all chunks."""
     lengths = np.concatenate([np.diff(chunk.offsets) for chunk in chunks])
     return Sentences(tokens=np.concatenate([chunk.tokens for chunk in chunks]), offsets=_offsets(lengths))
 

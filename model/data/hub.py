@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 HUB = "hub:"
 EXPORT = "refs/convert/parquet"
-"""The branch where the hub keeps a dataset as parquet; of one that is made by a script, all that `datasets` 5 reads."""
+"""Branch where the hub keeps a dataset as parquet; `datasets` 5 reads a dataset that is made by a script only there."""
 OUR_SPLITS = {"train": "train", "validation": "valid", "valid": "valid", "test": "test"}
 PATIENCE_SECONDS = 10.0
-"""How long to wait for an answer about a dataset that was asked for by name."""
+"""Seconds to wait for an answer about a dataset that was asked for by name."""
 LONGEST_REASON = 200
 
 _FORM = re.compile(r"hub:([\w.-]+/[\w.-]+)(?::([^:#]+))?(?:#([^#]+))?")
@@ -63,7 +63,7 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str, flag: str) -> Self:
-        """UserError: it is not of that form."""
+        """Read a name. UserError: it is not of that form, or has a field twice."""
         found = _FORM.fullmatch(text)
         if found is None:
             form = "write hub:ID[:CONFIG][#FIELD,...], such as hub:Helsinki-NLP/opus-100:en-es"
@@ -75,14 +75,14 @@ class HubName:
         return cls(flag=flag, text=text, repository=found[1], config=found[2], fields=fields)
 
     def refused(self, sentence: str) -> UserError:
-        """The error that says what is wrong with this dataset, and what to do."""
+        """Return the error that says what is wrong with this dataset, and what to do."""
         return UserError(f"{self.flag}: {self.text!r} {sentence}")
 
 
 def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
-    """What the hub says of each dataset: a huggingface_hub.DatasetInfo, or the exception that came in its place.
+    """Ask the hub about each dataset; return a huggingface_hub.DatasetInfo each, or the exception that came instead.
 
-    All are asked at once and waited for so long, never longer, even where the name server of this machine hangs.
+    All are asked at once and waited for so many seconds, never longer, even where this machine's name server hangs.
     """
     from huggingface_hub import HfApi
 
@@ -105,7 +105,7 @@ def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
 
 
 def unreachable(answer: Any) -> bool:
-    """Whether `ask` had no answer: no network, a hub that is down, or one that may not be asked."""
+    """Whether `ask` got no answer: no network, a hub that is down, or one that may not be asked."""
     return isinstance(answer, Exception) and not not_there(answer)
 
 
@@ -117,7 +117,7 @@ def not_there(answer: Any) -> bool:
 
 
 def commit(name: HubName, answer: Any) -> str:
-    """Which of a dataset `open_splits` would take; '': there is none."""
+    """Return the commit of a dataset that `open_splits` would take; '' where there is no answer."""
     if isinstance(answer, Exception):
         return ""
     with _told(name):
@@ -126,7 +126,7 @@ def commit(name: HubName, answer: Any) -> str:
 
 
 def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
-    """The splits of a dataset, as train, valid and test, memory-mapped; `answer` is what `ask` said of it.
+    """Return a dataset's splits by the names train, valid and test, memory-mapped; answer: what `ask` returned for it.
 
     UserError: there is no such dataset or configuration, it cannot be had, or it has nothing to train on.
     """
@@ -145,12 +145,12 @@ def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
 
 
 def cached(name: HubName) -> "DatasetDict | None":
-    """What this machine keeps of a dataset since it was last loaded; None: nothing."""
+    """Return what this machine's cache has of a dataset since it was last loaded; None: nothing."""
     import huggingface_hub
 
     folder = os.environ.get("HF_DATASETS_CACHE") or Path(huggingface_hub.constants.HF_HOME, "datasets")
     if not Path(folder).is_dir():
-        return None  # without the second or more that importing `datasets` takes
+        return None  # saves the import of `datasets`, which takes a second or more
     from datasets.packaged_modules.cache.cache import Cache
 
     _hush()
@@ -165,12 +165,12 @@ def cached(name: HubName) -> "DatasetDict | None":
 
 
 def reason(error: Exception) -> str:
-    """What a library raised, on one line."""
+    """Return what a library raised, on one line."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
 
 
 def _load(name: HubName, info: Any) -> "DatasetDict":
-    """Download what is not cached yet, at the commit that the hub told of."""
+    """Download what is not cached yet, at the commit that the hub named."""
     import datasets
 
     _hush()
@@ -187,7 +187,7 @@ def _load(name: HubName, info: Any) -> "DatasetDict":
 
 
 def _place(name: HubName, info: Any) -> dict[str, Any]:
-    """What `load_dataset` wants to know of a dataset; of one that is made by a script, of its export."""
+    """Return the arguments of `load_dataset` for a dataset; for one that is made by a script, those of its export."""
     path = f"hf://datasets/{name.repository}"
     if not any(file.rfilename == f"{name.repository.partition('/')[2]}.py" for file in info.siblings or ()):
         return {"path": path, "name": name.config, "revision": info.sha}
@@ -198,7 +198,7 @@ def _place(name: HubName, info: Any) -> dict[str, Any]:
 
 
 def _configs(name: HubName, where: Mapping[str, Any]) -> list[str | None]:
-    """The configurations there are; None among them where the dataset needs none to be named."""
+    """Return the configurations of a dataset, with None among them where none needs to be named."""
     import datasets
     import huggingface_hub
 
@@ -214,7 +214,7 @@ def _configs(name: HubName, where: Mapping[str, Any]) -> list[str | None]:
 
 @contextmanager
 def _told(name: HubName) -> Iterator[None]:
-    """Whatever the libraries between us and the hub raise, as one line."""
+    """Turn whatever the hub's libraries raise into a UserError of one line."""
     try:
         yield
     except Exception as error:
@@ -234,20 +234,20 @@ def _hush() -> None:
 
 
 ROWS = 1_000
-"""Rows in memory at a time beside the text that is kept."""
+"""Rows that are in memory at a time, beside the text that is kept."""
 HELD_OUT = ("valid", "test")
 ENGLISH = ("en", "eng", "english")
 
 Field = tuple[str, ...]
-"""The name of a column; or the names of a column of structs and of one of its members."""
+"""The name of a column, or the names of a column of structs and of one of its members."""
 
 
 def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> PairCorpus:
-    """The pairs of each split; a row with nothing on one side is left out, and so is a pair too long.
+    """Return the pairs of each split, without rows that are empty on one side and pairs that are too long.
 
-    No sentence, on either side, stays in two splits: test keeps all pairs, valid those that share none with test, train
-    those that share none with either. A split that is missing is cut from train. UserError: fields that are not there,
-    or too few pairs.
+    No sentence, on either side, stays in two splits: test keeps all its pairs, valid those that share none with test,
+    train those that share none with either. A split that is missing is cut from train. UserError: fields are not there,
+    or there are too few pairs.
     """
     fields = find_pair_fields(name, splits["train"].features.arrow_schema)
     whole = {part: _pairs(split, fields, track, part) for part, split in splits.items()}
@@ -278,9 +278,9 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track =
 
 
 def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> TextCorpus:
-    """The text of each split, a row below the other. What is missing of valid and test is cut from the end of train.
+    """Return the text of each split, a line for each row. If valid or test is missing, it is cut from the end of train.
 
-    UserError: a field that is not there, or too little text.
+    UserError: a field is not there, or there is too little text.
     """
     field = find_text_field(name, splits["train"].features.arrow_schema)
     kept = {part: _text(split, field, track, part) for part, split in splits.items()}
@@ -298,7 +298,8 @@ def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = 
 
 
 def find_pair_fields(name: HubName, schema: pa.Schema) -> list[Field]:
-    """Source and target: those named, else those of `translation`, else the only two columns of text, English first.
+    """Return the fields of source and target: those named, else those of `translation`, else the only two columns of
+    text, English first.
 
     UserError: they are not there, or not two.
     """
@@ -316,7 +317,7 @@ def find_pair_fields(name: HubName, schema: pa.Schema) -> list[Field]:
 
 
 def find_text_field(name: HubName, schema: pa.Schema) -> Field:
-    """The one named, else `text`, else the only column of text. UserError: it is not there, or not one."""
+    """Return the field named, else `text`, else the only column of text. UserError: it is not there, or not one."""
     there = text_fields(schema)
     if name.fields:
         found = [_named(name, field, there) for field in name.fields]
@@ -328,7 +329,7 @@ def find_text_field(name: HubName, schema: pa.Schema) -> Field:
 
 
 def text_fields(schema: pa.Schema) -> list[Field]:
-    """All columns of text, and all members of text of columns of structs, in their order."""
+    """Return all columns of text, and the text members of all columns of structs, in their order."""
     found: list[Field] = []
     for column in schema:
         if pa.types.is_struct(column.type):
@@ -343,7 +344,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _named(name: HubName, wanted: str, there: list[Field]) -> Field:
-    """The field of that name, a column before a member. UserError: there is none."""
+    """Return the field of that name, a column rather than a member. UserError: there is none."""
     found = [field for field in sorted(there, key=len) if field[-1] == wanted]
     if not found:
         raise name.refused(f"has no field {wanted!r} with text in it: name of {_listed(there)}")
@@ -361,7 +362,7 @@ def _pairs(split: "Dataset", fields: list[Field], track: Track, about: str) -> l
 
 def _text(split: "Dataset", field: Field, track: Track, about: str) -> Text:
     def read(row: int) -> Iterator[tuple[int, str]]:
-        """About a PIECE at a time, or a row that is longer."""
+        """Yield the text from a row on, with the row that each piece begins at: about a PIECE, or a row if longer."""
         lines, first, characters = [""] * bool(row), row, 0
         for (text,) in _rows(split.select(range(row, len(split))), [field], untracked, ""):
             if characters >= PIECE:
@@ -376,7 +377,8 @@ def _text(split: "Dataset", field: Field, track: Track, about: str) -> Text:
 
 
 def _rows(split: "Dataset", fields: list[Field], track: Track, about: str) -> Iterator[tuple[str, ...]]:
-    """The fields of each row, in NFC, '' where one is missing; read table by table from the memory-mapped file."""
+    """Yield the fields of each row, in NFC, '' where one is missing; read table by table from the memory-mapped
+    file."""
     tables = split.with_format("arrow").iter(batch_size=ROWS)
     for table in track(tables, f"reading {about}", math.ceil(len(split) / ROWS)):
         columns = [_column(table, field) for field in fields]

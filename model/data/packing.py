@@ -1,19 +1,19 @@
-"""Pairs packed into rows of one static shape: several beside each other in a row, and hardly any padding."""
+"""Pairs packed into rows of one static shape: several in each row, with hardly any padding."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-ROW_TOKENS = 64  # of target in a row, at least; longer rows have more attention for nothing
-PACKED_SHARE = 0.999  # of the pairs' lengths; the longest few fit in no row of training
+ROW_TOKENS = 64  # least target tokens of a row; more would cost attention and gain nothing
+PACKED_SHARE = 0.999  # quantile of the pairs' lengths that fits in a row; the longest few are not trained on
 
 Shape = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Row i has the pairs numbered `pairs[offsets[i]:offsets[i + 1]]`: pairs int32, offsets int64."""
+    """Packed rows: row i has the pairs numbered `pairs[offsets[i]:offsets[i + 1]]`, pairs int32, offsets int64."""
 
     pairs: np.ndarray
     offsets: np.ndarray
@@ -22,12 +22,12 @@ class Rows:
         return len(self.offsets) - 1
 
     def of(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The pairs of each of these rows."""
+        """Return the numbers of the pairs of each of these rows."""
         return [self.pairs[self.offsets[row] : self.offsets[row + 1]] for row in rows]
 
 
 def row_shape(lengths: np.ndarray) -> Shape:
-    """Source and target tokens of a row; lengths (pairs, 2): source, target. Both sides of a row fill alike."""
+    """Return how many source and target tokens a row has, such that both sides fill alike; lengths (pairs, 2)."""
     longest = np.quantile(lengths, PACKED_SHARE, axis=0, method="higher")
     fitting = lengths[(lengths <= longest).all(axis=1)]
     source, target = fitting.max(axis=0).tolist()
@@ -37,10 +37,10 @@ def row_shape(lengths: np.ndarray) -> Shape:
 
 
 def pack(lengths: np.ndarray, shape: Shape) -> Rows:
-    """Rows of all pairs that are not longer than one; lengths (pairs, 2). Who comes beside whom is drawn by lot.
+    """Pack all pairs that fit into rows; lengths (pairs, 2). Which pair of a given length goes where is random.
 
-    A row begins with the longest pair left, takes of the lengths that are left most, and closes with one or two pairs
-    that fill it to the last token on both sides as soon as there are such.
+    A row begins with the longest pair left, goes on with the lengths of which most are left, and closes, as soon as
+    that is possible, with one or two pairs that fill both sides to the last token.
     """
     fitting = np.random.default_rng(0).permutation(np.flatnonzero((lengths <= shape).all(axis=1)))
     kinds = np.ravel_multi_index(tuple(lengths[fitting].T), (shape[0] + 1, shape[1] + 1))  # equal lengths, one kind
@@ -53,7 +53,7 @@ def pack(lengths: np.ndarray, shape: Shape) -> Rows:
 
 
 class _Stock:
-    """How many pairs of each source and target length are in no row yet."""
+    """The pairs that are in no row yet, as counts of each source and target length."""
 
     def __init__(self, lengths: np.ndarray, shape: Shape) -> None:
         self._shape = np.array(shape)
@@ -63,7 +63,7 @@ class _Stock:
         self._kinds = kinds[np.argsort(-(kinds / self._shape).max(axis=1), kind="stable")]  # the longest first
 
     def rows(self) -> Iterator[tuple[np.ndarray, int]]:
-        """The kinds in a row, as places in the table of all lengths, and how many rows have just these."""
+        """Yield the kinds of pairs in a row, as places in the table of all lengths, and how many rows have these."""
         while len(self._kinds):
             row = np.array(list(self._row()))
             kinds, times = np.unique(row, axis=0, return_counts=True)
@@ -81,7 +81,7 @@ class _Stock:
             kind = self._next(room)
 
     def _next(self, room: np.ndarray) -> np.ndarray | None:
-        """The kind that comes next in a row with so much room, None where none fits."""
+        """Return the kind that comes next in a row with so much room; None where none fits."""
         fits = self._kinds[(self._kinds <= room).all(axis=1)]
         fits = fits[self._left[tuple(fits.T)] > 0]
         if len(fits) == 0:

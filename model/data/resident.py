@@ -19,17 +19,17 @@ IGNORED = -1
 OUTSIDE = -1
 ROUND = 8
 LAID_AT_ONCE = 4_096
-"""Rows: what laying them out takes beside them is little."""
+"""Rows that are laid out at a time, so that this takes little memory beside them."""
 KEPT = 16
-"""Things made once: of two families texts and rows on GPUs, and which pairs are measured beside each other."""
+"""Results that `kept` holds: for two families the texts and rows on GPUs, and the packed rows of evaluations."""
 
 Inputs = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`inputs` are what the family's forward takes; targets (B, T) int64, IGNORED at padding; `tokens` count. block: of
-    an evaluation, the rows whose loss is told apart from that of others; 0: all."""
+    """A batch: inputs of the family's forward, and targets (B, T) int64, IGNORED at padding. tokens: number of targets
+    that count. block: in an evaluation, the number of rows over which losses are summed together; 0: all."""
 
     inputs: Inputs
     targets: Tensor
@@ -43,18 +43,18 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Of all its tensors."""
+        """Bytes of all tensors."""
         return sum(each.nbytes for each in (*self.inputs, self.targets) if each is not None)
 
     @staticmethod
     def joined(batches: "Sequence[Batch]") -> "Batch":
-        """One of all rows."""
+        """Return one batch with the rows of all."""
         inputs = zip(*(each.inputs for each in batches), strict=True)
         joined = tuple(None if some[0] is None else torch.cat(some) for some in inputs)
         return Batch(joined, torch.cat([each.targets for each in batches]), sum(each.tokens for each in batches))
 
     def parts(self, count: int) -> list[tuple["Batch", Tensor]]:
-        """The batch in at most `count` parts, each with its share of the tokens: a scalar on the device.
+        """Cut the batch into at most `count` parts, each with its share of the tokens, a scalar on the device.
 
         `tokens` of a part are the whole batch's.
         """
@@ -76,7 +76,8 @@ class ResidentText:
         self._reach = torch.arange(0, device=device)
 
     def batch(self, begins: Tensor, context: int) -> Batch:
-        """Windows of `context` tokens and what follows each token; begins (B,), where the text is."""
+        """Return windows of `context` tokens, with the token that follows each as target; begins (B,), on the
+        device."""
         if len(self._reach) != context + 1:
             self._reach = torch.arange(context + 1, device=self._tokens.device)
         places = (begins[:, None] + self._reach).clamp_(max=len(self._tokens) - 1)
@@ -93,10 +94,10 @@ class ResidentPairs:
         self._begins = np.stack([split.source.offsets[:-1], split.target.offsets[:-1]], axis=1)
 
     def batch(self, rows: list[np.ndarray], source: int, target: int) -> Batch:
-        """Rows of these lengths, each with the pairs of these numbers, one after the other from its begin.
+        """Return a batch of rows of `source` and `target` tokens, each with the pairs numbered in `rows`, end to end.
 
-        `inputs`: sources (B, S), and for each token the place in its row of the sentence that it is of (B, S), OUTSIDE
-        at padding; the same of the targets (B, T), from their bos on.
+        Its inputs: sources (B, S), and the number of each token's sentence in the row (B, S), OUTSIDE at padding; the
+        same for the targets (B, T), which begin with bos.
         """
         pairs = np.concatenate(rows)
         row = np.repeat(np.arange(len(rows)), [len(some) for some in rows])
@@ -109,8 +110,8 @@ class ResidentPairs:
         return Batch((words, word_of, written, written_of), targets, len(read))
 
     def _tokens(self, side: int, pairs: np.ndarray, row: np.ndarray, width: int) -> Tensor:
-        """int64 (3, N), of each token on one side of the pairs (P,) in rows (P,) of this width: its place in the batch,
-        its place in the split, the place of its sentence in the row.
+        """Return int64 (3, N), for each token on one side of the pairs (P,) in rows (P,) of this width: its place in
+        the batch, its place in the split, and the number of its sentence in the row.
         """
         lengths, first = self._lengths[pairs, side], np.searchsorted(row, np.arange(row[-1] + 1))[row]
         before = np.cumsum(lengths) - lengths
@@ -122,12 +123,12 @@ class ResidentPairs:
 
 
 def _laid(shape: tuple[int, int], empty: int, places: Tensor, values: Tensor) -> Tensor:
-    """int64 of this shape: the values at their places, counted row by row, and `empty` elsewhere."""
+    """Return int64 of this shape, with the values at their places, counted row by row, and `empty` elsewhere."""
     return torch.full(shape, empty, device=values.device).view(-1).index_put_((places,), values.long()).view(shape)
 
 
 class LaidRows:
-    """All packed rows of the training pairs, laid out once: a batch is a gather of them.
+    """All packed rows of the training pairs, laid out once on a device, so that a batch is a gather.
 
     Rows are a little longer than `data.row` where CUDA's attention wants a multiple of ROUND.
     """
@@ -143,13 +144,13 @@ class LaidRows:
             self._rows[first : first + len(some)] = torch.cat([*batch.inputs, batch.targets], 1)  # type: ignore[list-item]
 
     def gather(self, numbers: Tensor) -> tuple[Inputs, Tensor]:
-        """The rows of these numbers (B,), on the device: inputs and targets as ResidentPairs has them."""
+        """Return the rows of these numbers (B,), which are on the device: inputs and targets as of ResidentPairs."""
         *inputs, targets = self._rows.index_select(0, numbers).long().split(self._widths, 1)
         return tuple(inputs), targets
 
 
 def sent(array: np.ndarray, device: torch.device | str) -> Tensor:
-    """The array on a device; the host does not wait for a GPU to take it."""
+    """Return the array on a device; the host does not wait for a GPU to copy it."""
     there, here = torch.device(device), torch.from_numpy(array)
     return here.pin_memory().to(there, non_blocking=True) if there.type == "cuda" else here.to(there)
 
@@ -159,8 +160,8 @@ _kept = OrderedDict[tuple[Hashable, ...], tuple[Any, Any]]()
 
 
 def kept(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
-    """What is made of something, for a device say, but once for all trials of this process; the latest few are kept."""
-    key = make, id(of), *given  # what an id is of is kept with it
+    """Return `make(of, *given)`, called once for all trials of this process; the latest few results are kept."""
+    key = make, id(of), *given  # the object is kept too, so that no other gets its id
     if key not in _kept:
         _kept[key] = of, make(of, *given)
     _kept.move_to_end(key)
@@ -171,7 +172,7 @@ def kept(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
 
 
 def resident(array: np.ndarray, device: torch.device | str) -> Tensor:
-    """The array as a tensor that is only read: on the CPU it shares the memory, which may be read-only.
+    """Return the array as a tensor that is only read: on the CPU it shares the memory, which may be read-only.
 
     uint16 becomes int16, which all devices index; a vocabulary is far below 2 ** 15.
     """

@@ -1,6 +1,6 @@
-"""Prepared data in a folder: its arrays as .npy files, mapped into memory by whoever opens it, and all else as JSON.
+"""Prepared data in a folder: arrays as .npy files, which are mapped into memory on opening, and all else as JSON.
 
-What lies in a folder travels between processes of one machine as that folder's name.
+Between processes of one machine such data is pickled as the folder's name.
 """
 
 import json
@@ -19,9 +19,9 @@ FACTS = "facts.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """What may lie in a folder: a dataclass of arrays, of what JSON has, and of such dataclasses.
+    """Base of dataclasses that can be stored in a folder: their fields are arrays, JSON values, or such dataclasses.
 
-    folder: where it lies; a copy with other values lies nowhere.
+    folder: where it is stored; None for a copy with other values.
     """
 
     folder: Path | None = field(default=None, init=False, repr=False, compare=False)
@@ -34,16 +34,16 @@ class Stored:
         return super().__reduce_ex__(protocol) if self.folder is None else (again, (type(self), self.folder))
 
     def save(self, folder: Path) -> None:
-        """Write all but the arrays that are there already. OSError: the disk does not take it."""
+        """Write everything except arrays whose files exist already. OSError: the disk does not take it."""
         facts = {"kind": type(self).__name__, "data": _facts(self, folder, "")}
         facts["files"] = {path.name: _stamp(path) for path in sorted(folder.glob("*.npy"))}
         with (folder / FACTS).open("w", encoding="utf-8") as file:
             json.dump(facts, file)
-            os.fsync(file.fileno())  # after a power cut too what has a name is whole
+            os.fsync(file.fileno())  # what has its final name is whole even after a power cut
 
     @staticmethod
     def open(folder: Path) -> "Stored | None":
-        """What save() wrote. None: it is not there, or not as it was written."""
+        """Return what save() wrote. None: it is not there, or not as it was written."""
         try:
             facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
             if any(_stamp(folder / name) != stamp for name, stamp in facts["files"].items()):
@@ -56,8 +56,8 @@ class Stored:
 
 
 def again(kind: type[Stored], folder: Path) -> Stored:
-    """What lay in a folder when it was sent to this process, which with its kind loads the code. UserError: it has gone
-    since."""
+    """Open data that was pickled as its folder's name; `kind` makes pickle import its class. UserError: it has gone, or
+    was changed, since."""
     found = kind.open(folder)
     if found is None:
         rule = "has gone, or was changed, while it was in use: leave it alone as long as a search runs"
@@ -66,7 +66,7 @@ def again(kind: type[Stored], folder: Path) -> Stored:
 
 
 def write(path: Path, parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
-    """Parts of an array with one axis, one after the other into a file as they come; mapped."""
+    """Write the parts of a one-dimensional array to a file as they come; return the array, mapped from it."""
     count = 0
     with path.open("wb") as file:
         _head(file, dtype, 0)
@@ -80,24 +80,24 @@ def write(path: Path, parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """The array in a file, read from it where and when it is used. ValueError: it is damaged."""
+    """Return the array in a file, memory-mapped. ValueError: it is damaged."""
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def _head(file: Any, dtype: Any, count: int) -> None:
-    """Its length on disk is the same for any count: NumPy leaves room for one that grows."""
+    """Write the header of a .npy file, which is as long for any count: NumPy leaves room for a larger one."""
     about = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(file, about)
 
 
 def _stamp(path: Path) -> list[int]:
-    """Bytes, and the time of the last change: of a file as it was written."""
+    """Return a file's size in bytes and the time of its last change, in nanoseconds."""
     about = path.stat()
     return [about.st_size, about.st_mtime_ns]
 
 
 def _parts(kind: Any) -> Iterator[tuple[str, Any]]:
-    """The fields that are given to it, with their types."""
+    """Yield the fields that __init__ takes, with their types."""
     hints = get_type_hints(kind)
     return ((each.name, hints[each.name]) for each in fields(kind) if each.init)
 

@@ -13,21 +13,22 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from model.data.corpus import PIECE
 
 LONGEST_LINE = 1 << 16
-"""Characters; what is longer is tokenized in parts, so that a text without line ends fits in memory too."""
+"""Most characters of a line that is tokenized whole: longer ones are cut, so that a text without line ends fits in
+memory."""
 WORD = re.compile(
     r"'(?:[sdmt]|ll|ve|re)| ?(?:[A-Za-z]++|[0-9]++|[!-/:-@\[-`{-~]++)(?![^\t-\r -~])"
     r"| ?[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+(?![\S\x1c-\x1f])|[^\S\x1c-\x1f]+"
 )
-"""Cuts a text only where the library cuts it too, before it merges: by its own pattern as far as that is ASCII, and
-what touches anything else up to the next space. No token reaches over such a cut."""
+"""Splits a text only where the library's pre-tokenizer does too: ASCII by the library's own pattern, and anything that
+touches other characters only at spaces. No token spans such a split."""
 KNOWN_CHARACTERS = 1 << 22
-"""Of words whose tokens are kept: some 60 MB."""
+"""Characters of the words whose tokens are cached: some 60 MB."""
 MOST_CHARACTERS = 256
 UNKNOWN_CHARACTER = "\ufffd"
 
 
 class Tokenizer(ABC):
-    """`vocabulary` tokens; pad, bos, eos and unknown are None where a tokenizer has no such token."""
+    """Turns text into numbers below `vocabulary`; pad, bos, eos and unknown are None where there is no such token."""
 
     vocabulary: int
     pad: int | None = None
@@ -37,32 +38,32 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_all(self, texts: list[str]) -> list[np.ndarray]:
-        """One uint16 array a text, without bos and eos."""
+        """Return the tokens of each text as a uint16 array, without bos and eos."""
 
     @abstractmethod
     def stream(self, pieces: Iterable[str]) -> Iterator[np.ndarray]:
-        """Of a text in pieces: uint16 arrays which are its tokens, one after the other."""
+        """Yield the tokens of a text in pieces, as uint16 arrays that follow one another."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; pad, bos and eos give nothing."""
+        """Return the text of the ids; pad, bos and eos give nothing."""
 
     @abstractmethod
     def spelled(self) -> list[bytes]:
-        """What each token spells, in UTF-8; characters of several bytes may be cut."""
+        """Return what each token spells, in UTF-8; characters of several bytes may be cut."""
 
     @abstractmethod
     def to_json(self) -> str:
-        """All that `from_json` needs."""
+        """Return all that `from_json` needs."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of one text, without bos and eos."""
+        """Return the ids of one text, without bos and eos."""
         ids: list[int] = self.encode_all([text])[0].tolist()
         return ids
 
     @staticmethod
     def from_json(text: str) -> "Tokenizer":
-        """The tokenizer that `to_json` described. ValueError, LookupError: it is damaged."""
+        """Return the tokenizer that `to_json` described. ValueError, LookupError: the JSON is damaged."""
         facts = json.loads(text)
         if facts["kind"] == "characters":
             return CharacterTokenizer(facts["characters"])
@@ -74,7 +75,7 @@ class Tokenizer(ABC):
 
 
 class CharacterTokenizer(Tokenizer):
-    """One token a character, and one more for every character that is not listed."""
+    """A token for each listed character, and one for all characters that are not listed."""
 
     def __init__(self, characters: str) -> None:
         self.characters = "".join(sorted(set(characters)))
@@ -106,8 +107,8 @@ class CharacterTokenizer(Tokenizer):
 _SEEN_AS_THEY_ARE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _BYTE_OF = {chr(byte): byte for byte in _SEEN_AS_THEY_ARE}
 _BYTE_OF |= {chr(256 + n): byte for n, byte in enumerate(sorted({*range(256)}.difference(_SEEN_AS_THEY_ARE)))}
-"""Of a character in a token of byte-level BPE: what cannot be seen has the characters behind the first 256, as in
-GPT-2's code."""
+"""Byte that a character in a token of byte-level BPE stands for: bytes that are not visible characters have those
+behind the first 256, as in GPT-2's code."""
 
 
 class SubwordTokenizer(Tokenizer):
@@ -152,7 +153,8 @@ class SubwordTokenizer(Tokenizer):
             yield np.frombuffer(ids, dtype=np.uint16)
 
     def _encoded(self, texts: list[list[str]]) -> list[bytes]:
-        """Of texts in words: the library sees each word once, as most of a text are words that were there before."""
+        """Encode texts that are split into words; the library gets each new word once, as most words of a text
+        repeat."""
         if self._room < 0:
             self._known, self._room = {}, KNOWN_CHARACTERS
         new = list(set[str]().union(*texts).difference(self._known))
@@ -175,7 +177,7 @@ class SubwordTokenizer(Tokenizer):
 
 
 def in_lines(pieces: Iterable[str]) -> Iterator[list[str]]:
-    """The lines of a text in pieces, wherever these are cut, some at a time; longer ones than LONGEST_LINE in parts."""
+    """Yield the lines of a text, some at a time, wherever its pieces are cut; lines above LONGEST_LINE in parts."""
     rest = ""
     for piece in pieces:
         for at in range(0, len(piece), PIECE):  # the last line may go on
@@ -188,7 +190,7 @@ def in_lines(pieces: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _cut(line: str) -> Iterator[str]:
-    """Before a space where there is one."""
+    """Cut a line into parts of at most LONGEST_LINE, before a space where there is one."""
     while len(line) > LONGEST_LINE:
         space = line.rfind(" ", 1, LONGEST_LINE)
         cut = space if space > 0 else LONGEST_LINE
@@ -198,5 +200,5 @@ def _cut(line: str) -> Iterator[str]:
 
 
 def _code_points(text: str) -> np.ndarray:
-    """uint32, one a character; a lone surrogate passes."""
+    """Return the code points of a text as uint32; a lone surrogate passes."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""English sentences with their Spanish, made by a small grammar: the text that is always there."""
+"""English sentences with their Spanish translations, made by a small grammar: the text that comes with the project."""
 
 from collections.abc import Iterable
 from random import Random
@@ -24,7 +24,7 @@ DETERMINERS = (  # English singular/plural, Spanish masculine, feminine, and the
     "the/the/el/la/los/las a/some/un/una/unos/unas my/my/mi/mi/mis/mis your/your/tu/tu/tus/tus "
     "our/our/nuestro/nuestra/nuestros/nuestras this/these/este/esta/estos/estas that/those/ese/esa/esos/esas"
 )
-VERBS = {  # by the kind of what it is done to: English, its past/Spanish, all of it regular
+VERBS = {  # by the kind of their object: English present/past/Spanish infinitive, all of them regular in Spanish
     "": "run/ran/correr rest/rested/descansar sing/sang/cantar dance/danced/bailar work/worked/trabajar",
     "person": "help/helped/ayudar call/called/llamar visit/visited/visitar understand/understood/comprender",
     "food": "eat/ate/comer cook/cooked/cocinar share/shared/compartir buy/bought/comprar sell/sold/vender",
@@ -37,11 +37,11 @@ ENDINGS = {  # by the infinitive's vowel and the person: I, you, third singular,
     "will": {"a": "aré arás ará aremos arán", "e": "eré erás erá eremos erán", "i": "iré irás irá iremos irán"},
 }
 ENDS = "today/hoy", "at home/en casa", "in the garden/en el jardín", "with Ana/con Ana", "/"
-PRONOUNS = "I//0 you//1 he/él/2 she/ella/2 we//3 they/ellos/4"  # Spanish leaves out whom the verb tells
+PRONOUNS = "I//0 you//1 he/él/2 she/ella/2 we//3 they/ellos/4"  # Spanish leaves out what the verb form tells
 
 
 def pairs() -> list[tuple[str, str]]:
-    """PAIRS different pairs, always the same; no sentence of either language comes twice."""
+    """Return PAIRS different pairs, always the same ones; no sentence of either language comes twice."""
     random, made, seen = Random(0), dict[str, str](), set[str]()
     while len(made) < PAIRS:
         english, spanish = _sentence(random)
@@ -52,7 +52,7 @@ def pairs() -> list[tuple[str, str]]:
 
 
 def _sentence(random: Random) -> tuple[str, str]:
-    """`The tall girl did not help my brothers at home.` A statement, negative or question."""
+    """Draw a statement, a negation or a question, such as `The tall girl did not help my brothers at home.`"""
     (kind,), (tense,) = _chosen(random, VERBS), _chosen(random, ENDINGS)
     who, spanish_who, person = _subject(random)
     base, past, infinitive = _chosen(random, VERBS[kind].split())
@@ -85,7 +85,8 @@ def _subject(random: Random) -> tuple[str, str, int]:
 
 
 def _noun_phrase(random: Random, kind: str) -> tuple[str, str, int]:
-    """Determiner, noun, and perhaps an adjective, which stands after the Spanish noun; the person of its verb."""
+    """Draw a determiner, a noun and perhaps an adjective, which follows the Spanish noun; and the person of its
+    verb."""
     feminine, plural = random.random() < 0.5, random.random() < 0.4
     determiner = _chosen(random, DETERMINERS.split())
     english, spanish = _chosen(random, (MASCULINE, FEMININE)[feminine][kind].split())
@@ -99,12 +100,12 @@ def _noun_phrase(random: Random, kind: str) -> tuple[str, str, int]:
 
 
 def _with_s(english: str) -> str:
-    """The plural of a noun, the third person of a verb."""
+    """Return the plural of a noun, or the third person of a verb."""
     return english + ("es" if english.endswith(("s", "x", "ch", "sh")) else "s")
 
 
 def _agreeing(spanish: str, feminine: bool, plural: bool) -> str:
-    """From the masculine singular."""
+    """Inflect a masculine singular for gender and number."""
     if feminine and spanish.endswith("o"):
         spanish = spanish[:-1] + "a"
     many = spanish + "s" if spanish[-1] in "aeo" else (spanish + "es").replace("zes", "ces")
@@ -112,6 +113,6 @@ def _agreeing(spanish: str, feminine: bool, plural: bool) -> str:
 
 
 def _chosen(random: Random, entries: Iterable[str]) -> list[str]:
-    """The forms of one of them, the same in every Python."""
+    """Draw one of the entries, the same in every version of Python, and return its forms."""
     every = list(entries)
     return every[int(random.random() * len(every))].split("/")

@@ -1,4 +1,4 @@
-"""What both models are made of: attention, rotary positions, normalisation and a cheap dropout.
+"""Building blocks of both models: attention, rotary positions, normalisation and a cheap dropout.
 
 # Shapes: B batch, T queries, S keys, D d_model, H heads, K head width.
 """
@@ -14,18 +14,18 @@ from torch.nn import functional as F
 from tune.errors import UserError
 
 POOL = 2**22  # elements of the resident dropout mask
-UNSEEN = -1e4  # added to the score of what may not be seen; finite, so that who sees nothing is no NaN
-ALIGNED = 32  # its offsets are multiples of this: vector instructions want aligned addresses
+UNSEEN = -1e4  # added to the scores of masked positions; finite, so that a fully masked row gives no NaN
+ALIGNED = 32  # offsets into that mask are multiples of this: vector instructions want aligned addresses
 ROTARY_BASE = 1_000.0
-LEAST_WIDTH = 8  # of a head, for CUDA's fused attention with a bias in 16 bits; narrower ones would get many kernels
+LEAST_WIDTH = 8  # heads are padded to multiples of this width for CUDA's fused attention with a bias in 16 bits
 
 
 class Dropout(nn.Module):
     """Dropout whose masks, on a CPU, are read at a random offset from one resident random mask.
 
     Drawing a mask anew costs 22 % of a step there, reading one 4 %. The offsets come from torch's default generator,
-    whose state a checkpoint keeps; the mask itself is the same in every process. Of a cohort each member has a rate of
-    its own, and draws from its own generator: `members`.
+    whose state a checkpoint keeps; the mask itself is the same in every process. In a cohort each member has its own
+    rate and draws from its own generator (`members`).
     """
 
     members: "Members | None" = None
@@ -43,11 +43,11 @@ class Dropout(nn.Module):
         return x * self.mask(x) if self.needs_mask(x) else F.dropout(x, self.rate)
 
     def needs_mask(self, x: Tensor) -> bool:
-        """Whether one is made, and is not a part of the kernel."""
+        """Whether a mask tensor is made, rather than dropout done inside a kernel of torch's."""
         return x.device.type == "cpu" or self.members is not None
 
     def mask(self, x: Tensor) -> Tensor:
-        """A mask like x (...): 0 or 1 / (1 - rate)."""
+        """Return a mask like x (...), each element 0 or 1 / (1 - rate)."""
         if self.members is not None:
             return self.members.mask(x)
         if torch.compiler.is_compiling():
@@ -56,7 +56,7 @@ class Dropout(nn.Module):
 
 
 class Residual(Dropout):
-    """x + factor dropout(y): how a branch comes back to the residual stream, in one kernel."""
+    """Adds a branch to the residual stream in one kernel: x + factor dropout(y)."""
 
     def __init__(self, rate: float, factor: float = 1.0) -> None:
         super().__init__(rate)
@@ -73,20 +73,20 @@ class Residual(Dropout):
 
 
 class Members:
-    """Of a cohort: each member's rate, and the generator from which it draws what it would draw alone. On a GPU one
-    generator serves all, and the masks of a step are drawn at once, as soon as it is known how many there are."""
+    """Dropout of a cohort: each member's rate, and the generator from which it draws what it would draw alone. On a GPU
+    one generator serves all members, and all masks of a step are drawn at once, as soon as their sizes are known."""
 
     def __init__(self, rates: Sequence[float], generators: Sequence[torch.Generator]) -> None:
         self.rates, self.generators = rates, generators
         self._shares: dict[int, list[Tensor]] = {}
-        """What is kept, while that is not known: of batches of so many rows, of each dropout in turn, by element."""
+        """Until the sizes are known, by rows of a batch: the keep probability of each element, dropout by dropout."""
         self._known: dict[int, tuple[Tensor, list[int]]] = {}
-        """All of these as one, and their sizes."""
+        """By rows of a batch: these tensors joined into one, and their sizes."""
         self._rows = 0
         self._masks = iter(list[Tensor]())
 
     def begin(self, rows: int) -> None:
-        """Of a step with so many rows."""
+        """Begin a forward of a batch with so many rows; draw its masks at once where their sizes are known."""
         self._rows = rows
         self.settle()
         if rows in self._known:
@@ -94,13 +94,13 @@ class Members:
             self._masks = iter(torch.bernoulli(whole).div_(whole).split(sizes))
 
     def settle(self) -> None:
-        """What was seen since the last batch began was all of it."""
+        """Take what was collected since the last batch began for all the dropouts of a forward."""
         for rows, shares in self._shares.items():
             self._known[rows] = torch.cat(shares), [len(each) for each in shares]
         self._shares.clear()
 
     def mask(self, x: Tensor) -> Tensor:
-        """A mask like x (K B, ...), each member's rows by its rate."""
+        """Return a mask like x (K B, ...), each member's rows at its own rate."""
         if x.device.type != "cpu":
             return self._on_gpu(x).view(x.shape)
         rows = x.detach().view(len(self.rates), -1)
@@ -109,7 +109,7 @@ class Members:
         return torch.stack(masks).view(x.shape)
 
     def added(self, x: Tensor, y: Tensor, factor: float) -> Tensor:
-        """x + factor dropout(y), each member's rows (K B, ...) rounded as it does alone, with dropout and without."""
+        """Return x + factor dropout(y) of rows (K B, ...), rounded for each member as when it trains alone."""
         each = zip(*(of.chunk(len(self.rates)) for of in (x, y)), self.rates, self.generators, strict=True)
         return torch.cat([
             torch.addcmul(a, b, _dropout_mask(b, rate, generator), value=factor)
@@ -127,7 +127,7 @@ class Members:
 
 
 def _dropout_mask(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Tensor:
-    """A large one is put together from pieces at offsets of their own."""
+    """Return a mask like x, read from the resident one; a large mask is joined from pieces, each at a random offset."""
     pool, wanted = _pool(rate, x.dtype), x.numel()
     piece = wanted if wanted <= POOL // 2 else POOL // 4
     count = -(-wanted // piece)
@@ -145,7 +145,7 @@ def _pool(rate: float, dtype: torch.dtype) -> Tensor:
 
 _library = library.Library("ration", "FRAGMENT")
 _library.define("dropout_mask(Tensor x, float rate) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-# a copy: a compiled graph takes an operator's output for its own, and writes into it
+# a copy: a compiled graph treats an operator's output as its own and writes into it
 _library.impl("dropout_mask", lambda x, rate: _dropout_mask(x, rate).clone(), "CPU")
 _library.impl("dropout_mask", lambda x, rate: x.new_empty(x.shape), "Meta")
 
@@ -166,7 +166,7 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, causal: bool = False) -> Tensor:
         """q (B, H, T, K), k, v (B, H, S, K), bias broadcasting to (B, H, T, S): 0 or -inf -> (B, H, T, K)
 
-        `causal` says that the bias is `causal_bias(T)`, T = S: the fastest fused kernels know it without reading it.
+        `causal`: the bias is `causal_bias(T)`, T = S; the fastest fused kernels then do without reading it.
         """
         rate = self.drop.rate if self.training else 0.0
         if self.fused and (rate == 0 or q.device.type != "cpu"):
@@ -194,18 +194,18 @@ def heads_together(x: Tensor) -> Tensor:
 
 
 def causal_bias(length: int) -> Tensor:
-    """(T, T): 0 where a position may look, -inf at later ones."""
+    """Return the causal mask (T, T): 0 at positions that may be attended to, -inf at later ones."""
     return torch.full((length, length), float("-inf")).triu(1)
 
 
 def apart(of: Tensor, others: Tensor, bias: Tensor | float = 0.0) -> Tensor:
-    """of (B, T), others (B, S), numbers of sentences -> (B, 1, T, S): bias where they are equal, else UNSEEN"""
+    """of (B, T), others (B, S), both sentence numbers -> (B, 1, T, S): bias where they are equal, else UNSEEN"""
     return torch.where(of[:, None, :, None] == others[:, None, None], bias, UNSEEN)
 
 
 def rotary_tables(length: int, width: int) -> tuple[Tensor, Tensor]:
-    """Of rotary positions (Su et al. 2021, arXiv:2104.09864), both (T, K): cosines, and sines, those of the first half
-    negative."""
+    """Return the tables of rotary positions (Su et al. 2021, arXiv:2104.09864), both (T, K): cosines, and sines whose
+    first half is negated in each row. UserError: the head width is odd."""
     if width % 2:
         raise UserError(f"heads: a head width (d_model / heads) of {width} is odd; rotary positions need an even one")
     angles = torch.outer(torch.arange(length).float(), ROTARY_BASE ** -(torch.arange(0, width, 2) / width))
@@ -214,7 +214,7 @@ def rotary_tables(length: int, width: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """x (B, T, ..., K), tables (T, K) -> like x: the pairs (i, i + K / 2) turned by their position's angle
+    """x (B, T, ..., K), tables (T, K) -> like x: the pairs (i, i + K / 2) rotated by their position's angle
 
     Tables in x's dtype save a cast.
     """
@@ -228,12 +228,12 @@ def squared_relu(x: Tensor) -> Tensor:
 
 
 def norm(x: Tensor) -> Tensor:
-    """x (..., D) -> (..., D)"""
+    """x (..., D) -> (..., D), layer norm without gain or bias"""
     return F.layer_norm(x, x.shape[-1:])
 
 
 class _Rotate(torch.autograd.Function):
-    """Three kernels each way, and nothing kept but the tables; the gradient turns the other way."""
+    """Rotation in three kernels, forward and backward; keeps only the tables, as the gradient is rotated back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -247,12 +247,12 @@ class _Rotate(torch.autograd.Function):
 
 
 def _turned(x: Tensor, cosines: Tensor, sines: Tensor, way: int) -> Tensor:
-    first, second = x.chunk(2, -1)  # not in place: torch 2.11 compiles no gradient of that (its issue 180642)
+    first, second = x.chunk(2, -1)  # torch 2.11 cannot compile the gradient of the in-place form (its issue 180642)
     return torch.addcmul(x * cosines, torch.cat([second, first], -1), sines, value=way)
 
 
 class _SquaredReLU(torch.autograd.Function):
-    """Keeps relu(x), which is all its gradient needs."""
+    """relu(x)^2 that keeps only relu(x) for backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ Turns = tuple[Tensor, Tensor]  # cosines and sines (T, K), in the compute dtype
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """What both models are told of their shape."""
+    """The shape of a model, as far as both kinds have it in common."""
 
     vocabulary: int
     d_model: int
@@ -32,14 +32,14 @@ class TransformerConfig:
 
 
 def turns(length: int, head_width: int) -> Turns:
-    """The rotary tables; they also hold the scale of attention, of which queries and keys get a root each."""
+    """Return the rotary tables times the root of the attention scale: turning queries and keys also scales them."""
     cosines, sines = rotary_tables(length, head_width)
     share = attention_scale(head_width) ** 0.5
     return share * cosines, share * sines
 
 
 def initialize_blocks(blocks: nn.Module) -> None:
-    """Matrices by their fan-in, the last of each branch at zero."""
+    """Initialize matrices by their fan-in, and the last one of each branch with zeros."""
     for name, parameter in blocks.named_parameters():
         if name.endswith("out.weight"):
             nn.init.zeros_(parameter)
@@ -48,8 +48,8 @@ def initialize_blocks(blocks: nn.Module) -> None:
 
 
 class EarlierTokens(nn.Module):
-    """A causal convolution over embeddings, channel by channel, that begins as none: what a token means with the few
-    before it need not wait for the first attention (So et al. 2021, arXiv:2109.08668, have one in each attention).
+    """A causal depthwise convolution over embeddings that begins as the identity. It relates a token to the few before
+    it ahead of the first attention (So et al. 2021, arXiv:2109.08668, have one in each attention).
     """
 
     def __init__(self, d_model: int, taps: int) -> None:
@@ -57,14 +57,14 @@ class EarlierTokens(nn.Module):
         self.gains = nn.ParameterList(nn.Parameter(torch.zeros(d_model)) for _ in range(taps))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, T, D) -> like it; before the first token there is nothing"""
+        """x (B, T, D) -> (B, T, D), with zeros before the first token"""
         mixed, nothing = x, x.new_zeros(x.shape[0], len(self.gains), x.shape[2])
         for back, each in enumerate(self.gains, 1):
             earlier = torch.cat([nothing[:, :back], x], 1)[:, : x.shape[1]]
             gain = each.to(x.dtype)
             if gain.ndim == 1:
                 mixed = torch.addcmul(mixed, earlier, gain)
-            else:  # (K, D), of a cohort
+            else:  # (K, D), in a cohort
                 of_each = (len(gain), -1)
                 mixed = torch.addcmul(
                     mixed.unflatten(0, of_each), earlier.unflatten(0, of_each), gain[:, None, None]
@@ -73,7 +73,8 @@ class EarlierTokens(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Rotary positions, queries and keys normalised (Henry et al. 2020, arXiv:2010.04245); optionally with a past."""
+    """Self-attention with rotary positions and normalised queries and keys (Henry et al. 2020, arXiv:2010.04245);
+    optionally with the keys and values of a `past`."""
 
     def __init__(self, d_model: int, heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -98,7 +99,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Attention to the source, whose keys and values are made for all layers at once."""
+    """Attention to the source, whose keys and values are computed for all layers at once."""
 
     def __init__(self, d_model: int, heads: int) -> None:
         super().__init__()
@@ -127,9 +128,9 @@ class FeedForward(nn.Module):
 
 
 class SelfBlock(nn.Module):
-    """Pre-norm (Xiong et al. 2020, arXiv:2002.04745): self-attention, then the feed-forward.
+    """Pre-norm block (Xiong et al. 2020, arXiv:2002.04745): self-attention, then the feed-forward.
 
-    `branch` is what a branch counts, so that one rate serves all depths.
+    `branch` is the factor of each residual branch, by which one learning rate serves all depths.
     """
 
     def __init__(self, d_model: int, heads: int, *, dropout: float, branch: float, causal: bool) -> None:
@@ -145,7 +146,7 @@ class SelfBlock(nn.Module):
 
 
 class CrossBlock(nn.Module):
-    """Pre-norm: the target so far, the source, then the feed-forward."""
+    """Pre-norm block: attention to the target so far, attention to the source, then the feed-forward."""
 
     def __init__(self, d_model: int, heads: int, *, dropout: float, branch: float) -> None:
         super().__init__()

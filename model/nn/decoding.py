@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from model.nn.translator import Translator
 
 LENGTH_PENALTY = 1.0
-"""Exponent of ((5 + length) / 6), by which a text's log probability is divided (Wu et al. 2016, arXiv:1609.08144). Of
-six models .6 was .15 BLEU and chrF worse in the mean, on the validation split, 1.4 no better (docs/log.md, day 30)."""
+"""Exponent of ((5 + length) / 6), by which a text's log probability is divided (Wu et al. 2016, arXiv:1609.08144). In
+the mean of six models on the validation split 0.6 was .15 BLEU and chrF worse, and 1.4 no better (docs/log.md, day
+30)."""
 
 
 class Past:
-    """The keys and values of the tokens decoded so far, at most `limit`, for each layer (L, B, H, T, K)."""
+    """Cached keys and values of the tokens decoded so far, at most `limit`, of each layer (L, B, H, T, K)."""
 
     def __init__(self, layers: int, limit: int) -> None:
         self.length = 0
@@ -26,7 +27,7 @@ class Past:
         self._stored: list[tuple[Tensor, Tensor] | None] = [None] * layers
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep k, v (B, H, T, K) of the newest tokens and give all so far (B, H, length, K)."""
+        """Append k, v (B, H, T, K) of the newest tokens and return all so far (B, H, length, K)."""
         begin, end = self.length, self.length + k.shape[2]
         stored = self._stored[layer]
         if stored is None:
@@ -37,7 +38,7 @@ class Past:
         return stored[0][:, :, :end], stored[1][:, :, :end]
 
     def select(self, rows: Tensor) -> None:
-        """Go on with some rows of the batch; a row may come several times."""
+        """Keep these rows of the batch only; a row may be given several times."""
         for layer, stored in enumerate(self._stored):
             assert stored is not None
             kept = []
@@ -66,7 +67,7 @@ def beam_search(
     rows = torch.arange(len(source), device=device)  # which sentence each row of the batch is
     texts = source.new_full((len(source), width, 1), config.bos)  # (B, W, T)
     scores = torch.full((len(source), width), float("-inf"), device=device)  # (B, W): log probabilities
-    scores[:, 0] = 0  # all texts are one at first
+    scores[:, 0] = 0  # at first all texts of a row are the same
     lengths = torch.zeros_like(scores)
     finished = torch.zeros_like(scores, dtype=torch.bool)
     for step in range(limit):
@@ -74,7 +75,7 @@ def beam_search(
         logits = model.decode(texts[:, :, -1].reshape(-1, 1), memory, past)[:, -1]
         gains = logits.float().log_softmax(-1).view(len(rows), width, -1)  # (B, W, V)
         gains = gains.masked_fill(finished[..., None], float("-inf"))
-        gains[..., config.pad] = torch.where(finished, 0.0, float("-inf"))  # a finished text only waits
+        gains[..., config.pad] = torch.where(finished, 0.0, float("-inf"))  # a finished text gets padding only
         total = scores[..., None] + gains
         longer = lengths + (~finished).float()
         _, choice = (total / _penalty(longer)[..., None]).flatten(1).topk(width)  # (B, W)

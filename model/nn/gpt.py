@@ -21,7 +21,7 @@ from tune.errors import UserError
 
 
 class UpstreamTrunk(nn.Module):
-    """Tokens to the last normalised activations."""
+    """Upstream's network, from tokens to the last normalised activations."""
 
     causal: Tensor
 
@@ -45,7 +45,7 @@ class UpstreamTrunk(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """A gain, and a bias only where the config has one."""
+    """Layer norm with a gain, and with a bias only where the config has one."""
 
     def __init__(self, config: "GPTConfig") -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class LayerNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm (Radford et al. 2019): x + attention(norm(x)), then x + mlp(norm(x))."""
+    """Pre-norm block (Radford et al. 2019): x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, config: "GPTConfig") -> None:
         super().__init__()
@@ -105,7 +105,8 @@ class MLP(nn.Module):
 
 
 def initialize_upstream(model: nn.Module, layers: int) -> None:
-    """GPT-2's: normal 0.02, projections into the residual stream 0.02 / sqrt(2 layers); drawn in upstream's order."""
+    """Initialize as GPT-2 does, in upstream's order of drawing: normal with standard deviation 0.02, for projections
+    into the residual stream 0.02 / sqrt(2 layers)."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
@@ -117,14 +118,14 @@ def initialize_upstream(model: nn.Module, layers: int) -> None:
 
 
 ARCHITECTURES = ("nanogpt", "modern")
-SOFT_CAP = 15.0  # of the modern logits (Gemma Team 2024, arXiv:2408.00118)
+SOFT_CAP = 15.0  # bound of the modern architecture's logits, by tanh (Gemma Team 2024, arXiv:2408.00118)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(TransformerConfig):
-    """The shape of a GPT. `nanogpt` is upstream exactly, and `bias` is upstream's; `modern` has none.
+    """The shape of a GPT. The architecture `nanogpt` is exactly upstream's, with its `bias`; `modern` has no biases.
 
-    taps: of `modern`, so many tokens before each are mixed into its embedding.
+    taps: in `modern`, how many of the tokens before each are mixed into its embedding. UserError: no such architecture.
     """
 
     context: int
@@ -157,7 +158,7 @@ class GPT(nn.Module):
             nn.init.zeros_(self.lm_head.weight)  # the first logits are uniform
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """tokens (B, T), T at most the context -> logits (B, T, V), of `modern` in fp32"""
+        """tokens (B, T), T at most the context -> logits (B, T, V), for `modern` in fp32. UserError: T is more"""
         if tokens.shape[1] > self.config.context:
             raise UserError(
                 f"tokens: {tokens.shape[1]} are more than the context of {self.config.context}; give the last ones"
@@ -168,7 +169,7 @@ class GPT(nn.Module):
         return SOFT_CAP * torch.tanh(logits.float() * (self.scaling.logits / SOFT_CAP))
 
     def to_upstream(self) -> dict[str, Any]:
-        """`model_args` and `model` of nanoGPT's own checkpoint, in fp32. UserError: the network is another."""
+        """Return `model_args` and `model` as in a checkpoint of nanoGPT, in fp32. UserError: another architecture."""
         shape = self.config
         if shape.architecture != "nanogpt":
             rule = "nanoGPT has another network: search with --set architecture=nanogpt"
@@ -180,8 +181,8 @@ class GPT(nn.Module):
 
 
 def recompute(model: nn.Module) -> None:
-    """Let each block of a GPT keep its input only, and compute the rest again for backward (Chen et al. 2016,
-    arXiv:1604.06174). Weights and their names stay as they are.
+    """Checkpoint the activations of a GPT: each block keeps only its input and recomputes the rest in backward (Chen et
+    al. 2016, arXiv:1604.06174). Weights and their names stay as they are.
     """
     assert isinstance(model, GPT), "of no other model the blocks are known"
     draws = model.config.dropout > 0
@@ -190,7 +191,7 @@ def recompute(model: nn.Module) -> None:
 
 
 class ModernTrunk(nn.Module):
-    """Tokens to the last normalised activations."""
+    """The modern network, from tokens to the last normalised activations."""
 
     causal: Tensor
     cosines: Tensor

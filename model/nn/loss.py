@@ -10,14 +10,15 @@ from torch.nn import functional as F
 from model.data.batches import IGNORED
 
 AT_ONCE = 2**17
-"""Logits: on a CPU what is made of them stays in its cache, which is a twentieth of a translator's step."""
+"""Logits to process at a time on a CPU: what is computed from them stays in cache, which saves a twentieth of a
+translator's step."""
 EVALUATED_AT_ONCE = 2**24
-"""Logits on a GPU, of an evaluation: so that it needs little memory beside a step's."""
+"""Logits to process at a time in an evaluation on a GPU, so that it needs little memory beside a step's."""
 
 
 def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """logits (N, V), targets (N,), IGNORED where none counts -> nats: the loss to train on, its un-smoothed value; of
-    members of a cohort (K, N, V), (K, N) -> (K,) of each"""
+    """logits (N, V), targets (N,), IGNORED where they do not count -> nats: the loss to train on, and its un-smoothed
+    value; for the members of a cohort (K, N, V), (K, N) -> (K,) of each"""
     if smoothing == 0 and logits.ndim == 3:
         each = [training_loss(*one, smoothing) for one in zip(logits, targets, strict=True)]
         losses, plains = zip(*each, strict=True)
@@ -30,8 +31,8 @@ def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Te
 
 
 def sums(logits: Tensor, targets: Tensor, block: int = 0) -> tuple[Tensor, Tensor]:
-    """logits (N, V), targets (N,) -> (K,), over those that count in each block of so many, or in all (0): nats, and how
-    many were predicted first"""
+    """logits (N, V), targets (N,) -> nats, and how many targets were predicted first, both (blocks,): summed over each
+    block of so many targets, or over all (0); those that are IGNORED do not count"""
     nats, right = list[Tensor](), list[Tensor]()
     for some, of in _at_once(logits, targets, on_gpu=EVALUATED_AT_ONCE):
         x = _wide(some)
@@ -44,7 +45,8 @@ def sums(logits: Tensor, targets: Tensor, block: int = 0) -> tuple[Tensor, Tenso
 
 
 def _at_once(*rows: Tensor, on_gpu: int | None = None) -> Iterator[tuple[Tensor, ...]]:
-    """Of logits (N, V), and what else has rows (N, ...), some; all where a compiler sees to it, or a GPU has room."""
+    """Split logits (N, V), and what else has rows (N, ...), into chunks of at most AT_ONCE logits on a CPU and `on_gpu`
+    on a GPU; into one where that is None, or where a compiler does the fusing."""
     most = AT_ONCE if rows[0].device.type == "cpu" else on_gpu
     if most is None or torch.compiler.is_compiling():
         most = rows[0].numel()
@@ -53,16 +55,16 @@ def _at_once(*rows: Tensor, on_gpu: int | None = None) -> Iterator[tuple[Tensor,
 
 
 class _Smoothed(torch.autograd.Function):
-    """Label smoothing (Szegedy et al. 2016, arXiv:1512.00567). The gradient is made with the loss, in the place of
-    exponentials that would be kept or made again: it lacks no more than a factor, and has the bits of the logits,
-    or in fp16 those of fp32.
+    """Cross-entropy with label smoothing (Szegedy et al. 2016, arXiv:1512.00567). Forward also computes the gradient,
+    but for the factor that backward gets, instead of keeping the exponentials or computing them twice. It is kept in
+    the dtype of the logits, for fp16 in fp32.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         counts, vocabulary = targets != IGNORED, logits.shape[-1]
         weight = counts / counts.sum(-1, keepdim=True)  # (..., N)
-        # fp16 has no numbers as small as these before they are scaled
+        # before the loss is scaled these values are too small for fp16
         slope = torch.empty_like(logits, dtype=torch.float32 if logits.dtype == torch.float16 else None)
         plain, evenly = list[Tensor](), list[Tensor]()
         rows = slope.view(-1, vocabulary), logits.reshape(-1, vocabulary), targets.flatten(), weight.flatten()[:, None]
@@ -91,7 +93,7 @@ class _Smoothed(torch.autograd.Function):
 
 
 def _wide(x: Tensor, *, copy: bool = False) -> Tensor:
-    """In fp32 at least."""
+    """Return x in fp32, or in its own dtype where that is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32), copy=copy)
 
 

@@ -1,7 +1,8 @@
 """One base learning rate for all shapes: maximal-update rules for width and depth, with AdamW and with Muon.
 
 Sources: Yang et al. 2022 (arXiv:2203.03466) for width, CompleteP (Dey et al. 2025, arXiv:2505.01618) for depth. The
-base is the shape at which rates are tuned. A model states its `scaling`; a parameter's role is what it is:
+base is the shape at which rates are tuned. A model states its `scaling`; a parameter's role follows from its kind. With
+base rate e, weight decay w, and m times the width and l times the layers of the base:
 
 | role                 | what                                 | learning rate | weight decay | epsilon  |
 |----------------------|--------------------------------------|---------------|--------------|----------|
@@ -9,8 +10,8 @@ base is the shape at which rates are tuned. A model states its `scaling`; a para
 | hidden               | matrices between two widths          | e / m         | w m          | 1 / (ml) |
 | gain                 | gains and biases                     | e             | 0            | 1 / (ml) |
 
-With Muon the rate of a hidden matrix is MUON e at all shapes, of an update that knows its matrix's (muon.py), and its
-decay w / MUON.
+With Muon the rate of a hidden matrix is MUON e at all shapes, as the update is scaled by the matrix's own shape
+(muon.py), and its decay is w / MUON.
 """
 
 from dataclasses import dataclass
@@ -20,20 +21,20 @@ from torch import nn
 BASE_D_MODEL = 128
 BASE_LAYERS = 4
 
-ATTENTION = 12.0  # the largest product of a query and a key
-EMBEDDING_STD = 0.2  # of an embedding; it is normalised before its use, so a small one turns faster
-EPSILON = 1e-8  # of Adam
+ATTENTION = 12.0  # largest attention score: the scaled product of a query and a key
+EMBEDDING_STD = 0.2  # initial, of an embedding; it is normalised before use, so a small one changes direction faster
+EPSILON = 1e-8  # Adam's, at the base
 MUON = 2.3
-"""The rate of a hidden matrix by Muon over AdamW's base rate: of 1.1 to 9, the best at widths of 32, 128 and 256."""
+"""Muon's rate of a hidden matrix over AdamW's base rate: of values from 1.1 to 9 the best at widths 32, 128 and 256."""
 HIDDEN = "hidden"
-TIED_STD = 0.05  # of an embedding that is the read-out too: .02 to .2 tried, see docs/log.md
+TIED_STD = 0.05  # initial, of an embedding that is also the read-out: .02 to .2 tried, see docs/log.md
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """How a shape relates to the base; `standard` is upstream's parametrization, where only the rates may follow.
+    """How a shape relates to the base; `standard` is upstream's parametrization, in which only rates are scaled.
 
-    ruled: else each shape is its own base: one rate for all tensors, and no branch or logit is scaled.
+    ruled: whether the rules hold; else each shape is its own base: one rate for all tensors, no scaled branch or logit.
     """
 
     d_model: int
@@ -58,12 +59,12 @@ class Scaling:
 
     @property
     def logits(self) -> float:
-        """The factor of the read-out's result."""
+        """The factor of the logits."""
         return 1.0 if self.standard else 1 / self.width
 
     @property
     def hidden_rate(self) -> float:
-        """The factor of the rate of hidden matrices."""
+        """The factor of the learning rate of hidden matrices."""
         return 1 / self.width / (self.depth**0.5 if self.standard else 1)
 
     @property
@@ -73,25 +74,25 @@ class Scaling:
 
 
 UNSCALED = Scaling(d_model=BASE_D_MODEL, layers=BASE_LAYERS, standard=True)
-"""Of a model that states none: one rate for all its parameters."""
+"""The scaling of a model that states none: one rate for all its parameters."""
 
 
 def attention_scale(head_width: int) -> float:
-    """The factor of q k, both normalised: at every head width their products then lie within +-ATTENTION."""
+    """Return the factor of q k, both normalised, that keeps the scores within +-ATTENTION at every head width."""
     return ATTENTION / head_width
 
 
 def hidden_std(fan_in: int) -> float:
-    """Initial standard deviation of a hidden matrix."""
+    """Return the initial standard deviation of a hidden matrix."""
     return 1 / fan_in**0.5
 
 
 def parameter_groups(
     model: nn.Module, base_rate: float, weight_decay: float, *, muon: bool = False
 ) -> list[dict[str, object]]:
-    """Groups for AdamW or Muon, each with its `peak_rate`; `model.scaling` says which rules hold, where there is one.
+    """Return the groups for AdamW or Muon, each with its `peak_rate`, by the rules of `model.scaling`, else UNSCALED.
 
-    Tied weights come once.
+    Tied weights are in one group, once.
     """
     scaling = getattr(model, "scaling", UNSCALED)
     hidden = MUON if muon else scaling.hidden_rate
@@ -119,7 +120,7 @@ def parameter_groups(
 
 
 def roles(model: nn.Module) -> dict[str, str]:
-    """The role of each parameter by name."""
+    """Return the role of each parameter, by its name."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     read_out = getattr(model, "lm_head", None)
     if read_out is not None:

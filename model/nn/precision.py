@@ -30,8 +30,8 @@ _TOLD: dict[str, Any] = {}
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (..., in), weight (out, in) -> (..., out); of a cohort (model/training/cohort.py), whose members' rows follow
-    each other: x (K B, ..., in), weights (K, out, in) -> (K B, ..., out)"""
+    """x (..., in), weight (out, in) -> (..., out); for a cohort (model/training/cohort.py), whose members' rows follow
+    one another: x (K B, ..., in), weights (K, out, in) -> (K B, ..., out)"""
     if weight.ndim == 2:
         return F.linear(x, weight, bias)
     assert bias is None, "no model of a cohort has one"
@@ -39,7 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Maps(torch.autograd.Function):
-    """x (K, N, in), weights (K, out, in) -> (K, N, out); the weights' gradients come as the weights lie in memory."""
+    """x (K, N, in), weights (K, out, in) -> (K, N, out); gradients of the weights have the weights' memory layout."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Linear(nn.Linear):
     """A linear map with fp32 master weights that computes in the dtype of its input."""
 
     cast: Tensor | None = None
-    """The weight in the compute dtype, while a model computes that cast all at once (`set_compute`)."""
+    """The weight in the compute dtype, during a forward of a model that casts all weights at once (`set_compute`)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., in) -> (..., out)"""
@@ -65,7 +65,7 @@ class Linear(nn.Linear):
 
 
 class _CastAll(torch.autograd.Function):
-    """Weights in another dtype, and their gradients back, each way in one kernel for all."""
+    """Casts all weights to another dtype in one kernel, and in another all their gradients back to fp32."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -84,7 +84,7 @@ class _CastAll(torch.autograd.Function):
 
 
 def _cast_at_once(model: nn.Module, dtype: torch.dtype) -> None:
-    """Let each forward of the model cast the weights of its maps together: on a GPU that is one kernel, not many."""
+    """Let each forward cast the weights of all the model's Linear layers together: on a GPU one kernel, not many."""
     maps = [module for module in model.modules() if isinstance(module, Linear)]
 
     def before(_model: nn.Module, _inputs: Any) -> None:
@@ -101,12 +101,12 @@ def _cast_at_once(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 class Embedding(nn.Embedding):
-    """A table of fp32 master vectors, handed out in the compute dtype: here the model's activations get theirs."""
+    """An embedding with fp32 master weights that returns the compute dtype, from which all activations have it."""
 
     compute_dtype = torch.float32
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """tokens (...) -> (..., D); of a cohort (K B, T) -> (K B, T, D)"""
+        """tokens (...) -> (..., D); for a cohort (K B, T) -> (K B, T, D)"""
         if self.weight.ndim == 2:
             return super().forward(tokens).to(self.compute_dtype)
         members, vocabulary, _ = self.weight.shape
@@ -116,7 +116,7 @@ class Embedding(nn.Embedding):
 
 
 def compute_dtype(precision: str) -> torch.dtype:
-    """The dtype of activations and of the products; UserError for an unknown precision."""
+    """Return the dtype of activations and matrix products. UserError: the precision is unknown."""
     if precision not in _DTYPES:
         raise UserError(f"precision: {precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
     return _DTYPES[precision]
@@ -125,7 +125,7 @@ def compute_dtype(precision: str) -> torch.dtype:
 def set_compute(model: nn.Module, precision: str) -> None:
     """Let the model compute in `precision`, on the device where it is and under the switches of `prepare`.
 
-    On a CPU fused attention is slow in bf16, and wherever oneDNN does the fp32 products.
+    On a CPU attention is not fused in 16 bits or where oneDNN does the fp32 products: it would be slow.
     """
     dtype = compute_dtype(precision)
     fused = next(model.parameters()).device.type != "cpu" or (
@@ -138,7 +138,7 @@ def set_compute(model: nn.Module, precision: str) -> None:
             module.fused = fused  # type: ignore[assignment]
     for hook in vars(model).pop("casting", ()):
         hook.remove()
-    several = dist.is_available() and dist.is_initialized()  # gradients are sent as they come, which is one by one
+    several = dist.is_available() and dist.is_initialized()  # DDP sends gradients as they are ready, one by one
     if dtype != torch.float32 and next(model.parameters()).device.type != "cpu" and not several:
         _cast_at_once(model, dtype)
 
@@ -148,7 +148,7 @@ def prepare(precision: str, device: torch.device | str) -> None:
     compute_dtype(precision)
     if torch.device(device).type == "cuda":
         torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it makes a plan of about a second for each new shape
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for about a second for each new shape
     else:
         if not limited():
             _keep_heap()
@@ -156,12 +156,12 @@ def prepare(precision: str, device: torch.device | str) -> None:
 
 
 def of_processor() -> dict[str, Any]:
-    """What this process found out about the processor, for others on the machine: `tell`."""
+    """Return what this process measured of the processor; other processes of the machine take it by `tell`."""
     return {"native": native("cpu"), "onednn": _onednn_fp32_pays()}
 
 
 def tell(known: Mapping[str, Any]) -> None:
-    """Take this for true of the processor and do not measure it, which takes time, and may come out otherwise."""
+    """Take over what `of_processor` returned elsewhere; measuring again takes time and may come out differently."""
     _TOLD.update(known)
     native.cache_clear()
     _onednn_fp32_pays.cache_clear()
@@ -169,7 +169,7 @@ def tell(known: Mapping[str, Any]) -> None:
 
 @functools.cache
 def native(device: torch.device | str) -> tuple[str, ...]:
-    """The precisions that the device does natively and fast, no two names for one thing (tf32 is fp32 on a CPU)."""
+    """Return the precisions that a device does natively and fast, each under one name (on a CPU tf32 is fp32)."""
     device = torch.device(device)
     if device.type == "cuda":
         major = torch.cuda.get_device_capability(device)[0]
@@ -179,17 +179,18 @@ def native(device: torch.device | str) -> tuple[str, ...]:
 
 
 def upstreams(precisions: Sequence[str]) -> str:
-    """Of a device's precisions that in which upstream nanoGPT multiplies fp32."""
+    """Return which of a device's precisions upstream nanoGPT uses for its fp32 products."""
     return "tf32" if "tf32" in precisions else "fp32"
 
 
 def scaler(precision: str, device: torch.device | str) -> torch.amp.GradScaler:
-    """The gradient scaler: fp16 needs one, to the others it does nothing."""
+    """Return the gradient scaler: enabled for fp16, without effect for the others."""
     return torch.amp.GradScaler(torch.device(device).type, enabled=precision == "fp16")
 
 
 def _cpu_is_fast(dtype: torch.dtype) -> bool:
-    """Without the instructions a small dtype is up to 91 times slower: ask for the flag, then for the time."""
+    """Whether a 16-bit dtype is fast: the CPU has the instructions, without which it is up to 91 times slower, and a
+    measurement confirms it."""
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch has none
     if not any(capabilities.get(flag, False) for flag in _CPU_FLAGS[dtype]):
         return False
@@ -200,9 +201,9 @@ def _cpu_is_fast(dtype: torch.dtype) -> bool:
 
 @functools.cache
 def _onednn_fp32_pays() -> bool:
-    """Whether letting oneDNN do the fp32 products is exact and faster here: torch's MKL takes a slow path on AMD.
+    """Whether oneDNN does the fp32 products exactly and faster here: torch's MKL takes a slow path on AMD.
 
-    The switch only *permits* bf16; with AMX it would really use it, which the error shows.
+    The switch only *permits* bf16; with AMX oneDNN would really use it, which the error shows.
     """
     if "onednn" in _TOLD:
         return bool(_TOLD["onednn"])
@@ -222,14 +223,14 @@ def _onednn_fp32_pays() -> bool:
 
 
 def _probe() -> Tensor:
-    """A matrix for a product so short (0.3 ms) that the best of many is undisturbed even on a busy machine."""
+    """Return a matrix whose product takes so little (0.3 ms) that the best of many is undisturbed on a busy machine."""
     return torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
 
 
 def _speed_up(slow: Callable[[], object], fast: Callable[[], object], limit: float = 0.1) -> float:
-    """How many times as fast `fast` is: the best of each on one thread, in turns for `limit` seconds of its own time.
+    """Return how many times as fast `fast` is: by the best run of each, in turns on one thread for `limit` CPU seconds.
 
-    Several threads would wait for each other on a busy machine, and both seem equally slow.
+    Several threads would wait for each other on a busy machine, and both would seem equally slow.
     """
     best = {slow: float("inf"), fast: float("inf")}
     with on_threads(1):
@@ -254,9 +255,9 @@ def on_threads(count: int) -> Iterator[None]:
 
 
 def _keep_heap() -> None:
-    """Tell glibc to keep freed blocks: giving them back costs 2-3 ms of page faults a step. Other libcs: nothing.
+    """Tell glibc to keep freed blocks: giving them back costs 2-3 ms of page faults a step. No effect on other libcs.
 
-    Not under a limit, where kept blocks count, and a batch cut into parts would have no room beside them.
+    Not to be called under a memory limit: kept blocks count there, and would leave a batch cut into parts no room.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -14,12 +14,13 @@ from model.nn.decoding import Past
 from model.nn.mup import TIED_STD, Scaling, hidden_std
 from model.nn.precision import Embedding, Linear, linear
 
-RESIDENT = 128  # positions whose tables are kept; longer sentences get theirs made anew
+RESIDENT = 128  # positions whose tables are kept; for longer sentences they are computed anew
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslatorConfig(TransformerConfig):
-    """The shape of a translator; `layers` counts for each side. `bos` and `eos` follow `pad` (data/tokenizer.py)."""
+    """The shape of a translator; encoder and decoder have `layers` each. `bos` and `eos` follow `pad`
+    (tokenizer.py)."""
 
     pad: int
 
@@ -36,15 +37,15 @@ class TranslatorConfig(TransformerConfig):
 
 @dataclass(frozen=True)
 class Memory:
-    """What the decoder reads of the source: each layer's keys and values (L, B, H, S, K), bias (B, 1, 1 or T, S) or
-    None."""
+    """The encoded source as the decoder attends to it: keys and values of each layer (L, B, H, S, K), and a bias
+    (B, 1, 1 or T, S) or None."""
 
     keys: Tensor
     values: Tensor
     bias: Tensor | None
 
     def select(self, rows: Tensor) -> "Memory":
-        """The memory of some rows of the batch; a row may come several times."""
+        """Return the memory of these rows of the batch; a row may be given several times."""
         bias = None if self.bias is None else self.bias[rows]
         return Memory(self.keys[:, rows], self.values[:, rows], bias)
 
@@ -77,10 +78,10 @@ class Translator(nn.Module):
         self.register_buffer("sines", sines, persistent=False)
 
     def forward(self, source: Tensor, source_of: Tensor, target_in: Tensor, target_of: Tensor) -> Tensor:
-        """source (B, S), target_in (B, T), and the sentence that each token is of, by number -> logits (B, T, V)
+        """source (B, S), target_in (B, T), each with its tokens' sentence numbers, shaped alike -> logits (B, T, V)
 
-        A token sees those of its own number alone: a row may hold several pairs, one after the other. Positions are
-        relative, so that it does not matter where in the row a sentence begins.
+        A token attends only to those with its own number: a row may hold several pairs, one after the other. Positions
+        are relative, so that it does not matter where in the row a sentence begins.
         """
         dtype = self.embedding.compute_dtype
         within, across = apart(source_of, source_of).to(dtype), apart(target_of, source_of).to(dtype)
@@ -96,7 +97,7 @@ class Translator(nn.Module):
         return self._read(source, bias, bias)
 
     def _read(self, source: Tensor, bias: Tensor | None, read_bias: Tensor | None) -> Memory:
-        """source (B, S); what its tokens see of each other, and what the decoder sees of them, both (B, 1, ..., S)"""
+        """source (B, S), biases of the encoder's attention and of the decoder's to it, both (B, 1, ..., S) -> Memory"""
         turned = self._turns(0, source.shape[1])
         x = self.drop(norm(self.embedding(source)))
         for block in self.encoder:
@@ -108,11 +109,11 @@ class Translator(nn.Module):
     def decode(self, target_in: Tensor, memory: Memory, past: Past | None = None) -> Tensor:
         """target_in (B, T): the whole target so far, or with `past` its next tokens -> logits (B, T, V)"""
         begin, length = 0 if past is None else past.length, target_in.shape[1]
-        own = self._causal(begin + length)[begin:] if length > 1 else None  # the newest position sees all
+        own = self._causal(begin + length)[begin:] if length > 1 else None  # a single new position attends to all
         return self._write(target_in, own, memory, past)
 
     def _write(self, target_in: Tensor, own: Tensor | None, memory: Memory, past: Past | None) -> Tensor:
-        """target_in (B, T), what its tokens see of the target so far -> logits (B, T, V)"""
+        """target_in (B, T), own: bias of its attention to the target so far -> logits (B, T, V)"""
         begin, length = 0 if past is None else past.length, target_in.shape[1]
         turned = self._turns(begin, begin + length)
         x = self.drop(norm(self.embedding(target_in)))
@@ -124,7 +125,7 @@ class Translator(nn.Module):
         return linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))
 
     def _turns(self, begin: int, end: int) -> Turns:
-        """The tables (T, K) of positions `begin` to `end`; there is no longest sentence."""
+        """Return the rotary tables (T, K) of positions `begin` to `end`, however long the sentence."""
         tables: Turns = self.cosines, self.sines
         if end > RESIDENT:
             tables = turns(end, self.config.d_model // self.config.heads)

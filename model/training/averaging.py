@@ -1,7 +1,7 @@
-"""An average of the weights beside the training: at a constant rate most of what a decay would give, at any moment.
+"""An average of the weights beside the training: at a constant rate it gives most of what a decay would, at any moment.
 
-Its window grows with the training: a weight's share halves over a share of the steps so far. Averages of late weights
-and decays come to much the same (Hagele et al. 2024, arXiv:2405.18392).
+Its window grows with the training: its half-life is a share of the steps so far. Averaging late weights and decaying
+the rate come to much the same (Hagele et al. 2024, arXiv:2405.18392).
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 EVERY = 8
-"""Steps between two updates: what a lerp takes is nothing beside that."""
+"""Steps between two updates, beside which the cost of an update is negligible."""
 
 
 class Average:
-    """Of a model's parameters, an exponential one.
+    """An exponential average of a model's parameters.
 
-    half_life: the share of the steps so far in which the weight of what was averaged halves. names: of the parameters.
+    half_life: as a share of the steps so far. names: of the parameters.
     """
 
     def __init__(self, names: Mapping[nn.Parameter, str], half_life: float) -> None:
@@ -26,14 +26,14 @@ class Average:
         self._averages = [parameter.detach().clone() for parameter in names]
 
     def update(self, steps: int) -> None:
-        """Told after each step, with how many there were."""
+        """Update the average; to be called after each step, with the number of steps so far."""
         if steps % EVERY == 0:
             share = 1 - 0.5 ** (EVERY / max(1.0, self.half_life * steps))
             torch._foreach_lerp_(self._averages, [parameter.detach() for parameter in self._parameters], share)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, the model has the averaged weights; afterwards its own again, bit by bit."""
+        """Give the model the averaged weights inside, and afterwards its own again, bit by bit."""
         self._swap()
         try:
             yield
@@ -45,10 +45,10 @@ class Average:
             parameter.data, self._averages[place] = self._averages[place], parameter.data
 
     def tensors(self) -> dict[str, Tensor]:
-        """By the names of the parameters."""
+        """Return the averages, by the names of the parameters."""
         return dict(zip(self._names.values(), self._averages, strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """What `tensors` gave; of none, the weights as they are."""
+        """Take what `tensors` returned; a parameter that is missing there gets its present weights as average."""
         for place, (parameter, name) in enumerate(self._names.items()):
             self._averages[place].copy_(tensors.get(name, parameter.detach()))

@@ -26,13 +26,13 @@ WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
 AVERAGE = "average."
-"""Before a parameter's name, that of its average among the optimizer's tensors."""
-KEPT = 2  # the newest, and one to fall back to
+"""Prefix of a parameter's name, for its average among the optimizer's tensors."""
+KEPT = 2  # step checkpoints: the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
 _LATER: dict[str, Any] = {
     "own": {}, "scaling_rules": True, "evaluation_window": None, "micro_batches": 1, "checkpointing": False,
 }  # fmt: skip
-"""Fields that were none once."""
+"""Fields of Config that older checkpoints lack, with the values that stand for that."""
 
 
 class DamagedCheckpoint(UserError):
@@ -54,8 +54,8 @@ def save(
 ) -> Path:  # fmt: skip
     """Write `folder`/`name` (step-000123 when none is given), then drop all but the newest step checkpoints.
 
-    `state` is JSON-able and has `steps`; `late` gives what of it is known once the tensors are written. A kill at any
-    moment leaves the checkpoints before untouched.
+    `state` is JSON-able and has `steps`; `late` returns what belongs to it but is known only once the tensors are
+    written. A kill at any moment leaves the earlier checkpoints untouched.
     """
     name = name or f"step-{state['steps']:06d}"
 
@@ -63,7 +63,7 @@ def save(
         try:
             save_model(model, str(place / WEIGHTS))
             save_file(tensors, place / OPTIMIZER)
-        except SafetensorError as error:  # how it tells of a full disk
+        except SafetensorError as error:  # so it reports a full disk
             raise OSError(errno.EIO, str(error), str(place)) from error
         files = {file: _digest(place / file) for file in (WEIGHTS, OPTIMIZER)}
         body = json.loads(json.dumps({**state, **late(), "files": files}))  # as it will be read
@@ -97,7 +97,7 @@ def load_or_older(path: Path) -> tuple[Path | None, Saved | None]:
 
 
 def latest(folder: Path) -> Path | None:
-    """The undamaged checkpoint with the most steps in a trial's folder, or None."""
+    """Return the undamaged checkpoint with the most steps in a trial's folder, or None."""
     for path in sorted([*folder.glob("step-*"), folder / BEFORE_DECAY], key=_steps, reverse=True):
         try:
             load(path)
@@ -108,7 +108,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def newest(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
-    """Path and steps of the checkpoint at which a trial's next segment begins; undecayed: from before its decay."""
+    """Return path and steps of the checkpoint at which a trial's next segment begins; undecayed: before its decay."""
     if undecayed:
         forget_decay(folder)
     path = latest(folder)
@@ -116,7 +116,8 @@ def newest(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
 
 
 def forget_decay(folder: Path) -> None:
-    """Let a trial go on from before its decay: drop the step checkpoints from inside it. Without one before, none."""
+    """Let a trial go on from before its decay: drop the step checkpoints from inside it, unless there is none
+    before."""
     try:
         load(folder / BEFORE_DECAY)
     except DamagedCheckpoint:
@@ -128,15 +129,15 @@ def forget_decay(folder: Path) -> None:
 
 
 def averages(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of the weights, by parameter name, of what a checkpoint holds beside the weights."""
+    """Return the averages of the weights, by parameter name, from a checkpoint's tensors."""
     return {name.removeprefix(AVERAGE): tensor for name, tensor in tensors.items() if name.startswith(AVERAGE)}
 
 
 def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: bool = False) -> Path:
     """Copy a checkpoint's weights, config and tokenizer to `folder`, replacing what was there.
 
-    averaged: where parameters have an average, that. Where newer ones took the checkpoint's place the newest counts:
-    the trial went on, and was ended on its way.
+    averaged: take the average of each parameter that has one. Where the checkpoint is gone the newest beside it is
+    taken: the trial went on, and was ended on its way.
     """
     saved = load(checkpoint if checkpoint.is_dir() else latest(checkpoint.parent) or checkpoint)
 
@@ -144,7 +145,7 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
         if averaged:
             weights = load_file(saved.weights)
             with safe_open(saved.weights, framework="pt") as file:
-                tied = file.metadata() or {}  # the file has them under another of their names
+                tied = file.metadata() or {}  # the file has tied weights under one of their names
             of_them = {tied.get(name, name): tensor for name, tensor in averages(saved.tensors).items()}
             save_file(weights | {name: of_them[name] for name in of_them if name in weights}, place / WEIGHTS)
         else:
@@ -156,12 +157,12 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
 
 
 def exported_config(folder: Path) -> Config:
-    """Of an exported model. OSError, ValueError, TypeError: there is none."""
+    """Return the config of an exported model. OSError, ValueError, TypeError: there is none."""
     return Config(**ONCE | json.loads((folder / CONFIG).read_text()))
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Module, Tokenizer]:
-    """The exported model, in evaluation mode, and its tokenizer."""
+    """Return an exported model, in evaluation mode, and its tokenizer. UserError: they cannot be read."""
     try:
         config = exported_config(folder)
         tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
@@ -174,10 +175,10 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
 
 
 def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: torch.device | str) -> nn.Module:
-    """The model of a config with the weights in a folder, exported or a checkpoint, in evaluation mode. UserError: they
-    are gone, damaged, or of another config.
+    """Return the model of a config in evaluation mode, with the weights of a folder, exported or a checkpoint.
+    UserError: they are gone, damaged, or of another config.
 
-    It computes in fp32 where the device has not the precision that it was trained in, but slowly.
+    It computes in fp32 where the device does not do the precision natively and fast in which it was trained.
     """
     precision = config.precision
     if precision != "fp32" and precision not in native(device):
@@ -196,7 +197,7 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
 
 
 def config_state(config: Config) -> dict[str, Any]:
-    """A config as JSON-able values; Config(**config_state(c)) == c. Fields that came later are left out if unused."""
+    """Return a config as JSON-able values; Config(**config_state(c)) == c. Fields as in _LATER are left out."""
     state = asdict(config) | {"betas": list(config.betas), "own": dict(config.own)}
     return {name: value for name, value in state.items() if name not in _LATER or value != _LATER[name]}
 

@@ -1,9 +1,9 @@
-"""Trials of one shape as one model: small ones do not fill a device, and together they are a batch of all their rows.
+"""Trials of one shape trained as one model: small ones do not fill a device, so the rows of all form one batch.
 
-Norms have no gains and maps no biases, so that only maps, tables, taps, dropout and the loss know of members. Each
-member is a Learner whose weights are a part of the model's: it keeps its rates, decays, dropout, clip, seed, batches,
-moments and count of steps, and takes the steps that it would take alone, on a CPU bit by bit. On a GPU `advance`
-replays one graph for all. Where memory runs out no batch is cut: that is for those who step alone.
+Norms have no gains and linear maps no biases, so only linear maps, embeddings, taps, dropout and the loss tell members
+apart. Each member is a Learner whose weights are views of the model's: it keeps its rates, decays, dropout, clip, seed,
+batches, moments and count of steps, and takes the steps that it would take alone, on a CPU bit by bit. On a GPU
+`advance` replays one graph for all. Where memory runs out no batch is cut: only a learner that steps alone does that.
 
 # Shapes: K members.
 """
@@ -33,12 +33,12 @@ SHAPE = (
     "family", "d_model", "heads", "layers", "context", "batch_tokens", "precision", "taps", "optimizer",
     "label_smoothing", "scaling_rules",
 )  # fmt: skip
-"""Of a Config, what members have in common."""
+"""Fields of Config that all members have in common."""
 
 
 def can_join(learner: Learner) -> bool:
-    """Whether it may be a member: a Transformer by AdamW or Muon, on one device and kernel by kernel. Not upstream's,
-    whose norms have gains, none in fp16, whose loss has a scale of its own, and none that computes activations again.
+    """Whether a learner may be a member: a Transformer trained by AdamW or Muon, by a plain Learner. Not upstream's
+    architecture, whose norms have gains, not fp16, whose loss has its own scale, and not with activation checkpointing.
     """
     upstream = isinstance(learner.model, GPT) and learner.model.config.architecture == "nanogpt"
     known = isinstance(learner.batches, TrainBatches) and isinstance(learner.optimizer, AdamW)
@@ -57,10 +57,11 @@ class Cohort:
         self._dropouts = Members([], [])
         self._clips = torch.empty(0)
         self._captured: CapturedSteps | None = None
-        self._shared: tuple[int, ...] = ()  # of each, the first whose rates are its own in all steps in the queue
+        self._shared: tuple[int, ...] = ()  # by member, the first one with the same rates in all queued steps
 
     def join(self, learner: Learner) -> None:
-        """From now on it steps with the others. torch's generator of the CPU is as it left it, and is now its own."""
+        """Let a learner step with the others from now on. torch's CPU generator must be as this learner left it, and is
+        copied to be its own."""
         assert can_join(learner), "ask first"
         first = self.learners[0] if self.learners else learner
         assert first.data is learner.data and first.micro_batches == learner.micro_batches, "members have like batches"
@@ -74,7 +75,8 @@ class Cohort:
         self._stack()
 
     def leave(self, place: int) -> Learner:
-        """The learner that was in this place steps alone again, and torch's generator of the CPU is as it left it."""
+        """Let the learner at this place step alone again, and return it; torch's CPU generator gets its random
+        state."""
         learner = self.learners.pop(place)
         torch.set_rng_state(self._generators.pop(place).get_state())
         for parameter in learner.names:
@@ -85,10 +87,10 @@ class Cohort:
         return learner
 
     def save(self, place: int, folder: Path, state: dict[str, Any]) -> Path:
-        """A checkpoint of the learner in this place, as it would write it alone."""
+        """Write a checkpoint of the learner at this place, as it would alone."""
         learner = self.learners[place]
         parts = [(parameter, parameter.data) for parameter in learner.names]
-        for parameter, part in parts:  # safetensors takes no part of a memory
+        for parameter, part in parts:  # safetensors takes no views of a larger storage
             parameter.data = part.clone()
         try:
             tensors = learner.tensors() | {"random.cpu": self._generators[place].get_state()}
@@ -98,7 +100,7 @@ class Cohort:
                 parameter.data = part
 
     def step(self, factors: Sequence[float]) -> list[Step]:
-        """A step of each at its factor of its peak rates, kernel by kernel."""
+        """Take a step of each member at its factor of its peak rates, kernel by kernel."""
         for learner, factor in zip(self.learners, factors, strict=True):
             for group in learner.optimizer.param_groups:
                 group["lr"] = group["peak_rate"] * factor
@@ -110,7 +112,8 @@ class Cohort:
         return [Step(loss=loss, gradient_norm=norm, tokens=count) for loss, norm, count in told]
 
     def advance(self, factors: Sequence[Sequence[float]]) -> list[Step]:
-        """Steps of each at these factors (N, K) of its peak rates; on a GPU the host waits for none of them."""
+        """Take N steps of each member at these factors (N, K) of its peak rates; a GPU's host waits for none of
+        them."""
         if self.learners[0].device.type != "cuda":
             taken = zip(*(self.step(each) for each in factors), strict=True)
             return [
@@ -145,7 +148,8 @@ class Cohort:
         return self._captured
 
     def _rates(self, factors: np.ndarray) -> np.ndarray:
-        """Of each group of each member (N, K groups), and who shares them: a graph has that in it."""
+        """Return the rates of each group of each member (N, K groups), and note who shares them: a graph depends on
+        it."""
         peaks = [[group["peak_rate"] for group in learner.optimizer.param_groups] for learner in self.learners]
         rates = factors[:, :, None] * np.array(peaks)  # (N, K, groups)
         same = (rates[:, :, None] == rates[:, None]).all((0, 3))
@@ -153,7 +157,7 @@ class Cohort:
         return rates.reshape(len(rates), -1)
 
     def _body(self, rows: Tensor, captured: bool) -> Tensor:
-        """Loss and norm of each (K, 2)."""
+        """Take a step on these rows; return the loss and gradient norm of each member (K, 2)."""
         steps, batches = self._steps(), _resident(self.learners[0])
         groups = len(steps.rate) // len(self.learners)
         for learner, first in zip(self.learners, self._shared, strict=True):
@@ -180,7 +184,7 @@ class Cohort:
             self._stack()
 
     def _gradients(self, batch: Batch) -> Tensor:
-        """Of all; each one's un-smoothed loss (K,)."""
+        """Compute the gradients of all members; return their un-smoothed losses (K,)."""
         members, targets = len(self.learners), batch.targets.unflatten(0, (len(self.learners), -1))
         count = self.learners[0].micro_batches
         if count == 1:
@@ -205,7 +209,7 @@ class Cohort:
         return plain if share is None else plain * share
 
     def _update(self) -> list[Tensor]:
-        """Move the weights of each by its gradients, whose norms it gives; there are none afterwards."""
+        """Clip each member's gradients, step with them, clear them, and return their norms."""
         gradients = [stack.grad for stack in self._stacks if stack.grad is not None]
         each = [gradient.unbind() for gradient in gradients]
         norms = torch.stack(torch._foreach_norm([one for some in each for one in some])).view(len(each), -1)  # (P, K)
@@ -224,7 +228,7 @@ class Cohort:
         return found
 
     def _stack(self) -> None:
-        """Make the model of all; members' weights are views of its."""
+        """Make the model of all members, whose weights become views of its weights."""
         first, before = self.learners[0], torch.get_rng_state()
         model = first.family.build(first.config, first.data.vocabulary, pad_of(first.data)).to(first.device)
         torch.set_rng_state(before)
@@ -236,7 +240,7 @@ class Cohort:
                 parameter.data = part
         rates = [learner.dropout for learner in self.learners]
         self._dropouts = Members(rates, self._generators)
-        inside = {id(module.drop) for module in model.modules() if isinstance(module, Attention)}  # which have none
+        inside = {id(module.drop) for module in model.modules() if isinstance(module, Attention)}  # whose rate is 0
         for module in model.modules():
             if isinstance(module, Dropout) and id(module) not in inside:
                 module.rate, module.members = max(rates), self._dropouts

@@ -1,8 +1,8 @@
-"""One model that several processes train together: each on its share of every batch, all with the whole's gradients.
+"""One model trained by several processes together: each on its share of every batch, all with the whole's gradients.
 
-torch's DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) around a Learner's model, in the process group that
-is up. It takes the mean of the ranks' gradients, so a rank's loss counts with its tokens, not as one of n means. Epochs
-over a few samples come in the order of torch's DistributedSampler, which is a new one only where it is told.
+torch's DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) wraps a Learner's model, in the process group that is
+initialized. It takes the mean of the ranks' gradients, so a rank's loss is weighted by its tokens, not as one of n
+means. Epochs over a few samples have the order of torch's DistributedSampler, which changes only where it is told.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,10 @@ COMPRESSIONS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Levers:
-    """How DistributedDataParallel communicates; its own defaults.
+    """How DistributedDataParallel communicates; the defaults are its own.
 
-    bucket_megabytes: of every bucket; None: 1 of the first, so that communication begins early, and 25 of the others;
-    compression: one of COMPRESSIONS, None for none.
+    bucket_megabytes: the size of all buckets; None: 1 for the first, so that communication begins early, and 25 for the
+    others; compression: one of COMPRESSIONS, None for none.
     """
 
     bucket_megabytes: float | None = None
@@ -43,9 +43,9 @@ class Levers:
 
 
 class SharedBatches(EndlessBatches):
-    """Of each whole batch the rows of one rank; `tokens` stay the whole batch's, and the state is the whole's.
+    """One rank's rows of each whole batch; `tokens` and the state stay those of the whole.
 
-    UserError: fewer rows than ranks.
+    UserError: a batch has fewer rows than there are ranks.
     """
 
     def __init__(self, whole: EndlessBatches, rank: int, ranks: int) -> None:
@@ -79,9 +79,9 @@ class SharedBatches(EndlessBatches):
 
 
 class ParallelLearner(Learner):
-    """The Learner of one rank: all of them call the same methods in the same order, and wait for each other there.
+    """The Learner of one rank: all ranks call the same methods in the same order, and wait for each other there.
 
-    A step's loss is this rank's part of it: the mean over the ranks is the batch's (`mean_over_ranks`).
+    The loss of a step is this rank's; the mean over the ranks is the batch's (`mean_over_ranks`).
     """
 
     def __init__(
@@ -105,25 +105,25 @@ class ParallelLearner(Learner):
             self.together.register_comm_hook(None, COMPRESSIONS[levers.compression])
         self.forward = self.together
         if self.rank:
-            torch.manual_seed(config.seed + self.rank)  # for dropout of its own
+            torch.manual_seed(config.seed + self.rank)  # so that each rank has its own dropout
 
     def feed(self, config: Config) -> EndlessBatches:
-        """This rank's share of them."""
+        """Return this rank's share of the batches."""
         return SharedBatches(super().feed(config), self.rank, self.ranks)
 
     def _gradients(self, batch: Batch) -> Tensor:
-        """Never again in smaller parts: the other ranks would wait for one that ran out of memory."""
+        """Add the batch's gradients, never again in smaller parts: the other ranks would wait for this one."""
         return self._by_parts(batch)
 
     def _by_parts(self, batch: Batch) -> Tensor:
-        """Communication begins with the last part."""
+        """Add the gradients of all parts; the ranks communicate with the last part only."""
         *others, last = [(part, share * self.ranks) for part, share in batch.parts(self.micro_batches)]
         with self.together.no_sync():
             losses = [self._backward(*part) for part in others]
         return torch.stack([*losses, self._backward(*last)]).sum()
 
     def random_state(self) -> dict[str, Tensor]:
-        """Of all ranks, a row each."""
+        """Return the random states of all ranks, a row each."""
         return {name: gathered(state, self.device) for name, state in super().random_state().items()}
 
     def set_random_state(self, state: dict[str, Tensor]) -> None:
@@ -132,7 +132,7 @@ class ParallelLearner(Learner):
 
 
 def make_learner(config: Config, data: Data, device: torch.device) -> Learner:
-    """One that learns together with the other ranks, where there are any."""
+    """Make a learner; with other ranks, where there are any, it trains together."""
     return (ParallelLearner if ranks() > 1 else Learner)(config, data, device)
 
 
@@ -142,7 +142,7 @@ def ranks() -> int:
 
 
 def gathered(own: Tensor, device: torch.device) -> Tensor:
-    """The tensors of all ranks, one shape, as rows on the CPU."""
+    """Return the tensors of all ranks, which have one shape, as rows on the CPU."""
     own = own.to(device)
     rows = [torch.empty_like(own) for _ in range(ranks())]
     dist.all_gather(rows, own)
@@ -150,7 +150,7 @@ def gathered(own: Tensor, device: torch.device) -> Tensor:
 
 
 def mean_over_ranks(own: Tensor) -> Tensor:
-    """The mean of what the ranks have."""
+    """Return the mean of a tensor over the ranks."""
     if ranks() == 1:
         return own
     total = own.clone()
@@ -159,7 +159,7 @@ def mean_over_ranks(own: Tensor) -> Tensor:
 
 
 def as_first(value: float, device: torch.device) -> float:
-    """What the first rank says: where clocks decide, all ranks must decide alike."""
+    """Return the first rank's value: where clocks decide, all ranks must decide alike."""
     if ranks() == 1:
         return value
     said = torch.tensor(value, dtype=torch.float64).to(device)
@@ -171,8 +171,8 @@ def as_first(value: float, device: torch.device) -> float:
 class Agreement:
     """How well the gradients of a batch agree; distances are relative, in the Euclidean norm.
 
-    across_ranks: bit by bit; whole_batch: distance from those of one process with the whole batch; accumulated: of
-    those in so many parts from those in one.
+    across_ranks: whether all ranks have the same, bit by bit; whole_batch: distance from the gradients of one process
+    with the whole batch; accumulated: by number of parts, distance from the gradients without accumulation.
     """
 
     across_ranks: bool
@@ -181,7 +181,7 @@ class Agreement:
 
 
 def agreement(learner: ParallelLearner, parts: tuple[int, ...] = (2, 4, 8)) -> Agreement:
-    """Measured on a batch of the learner's, without dropout."""
+    """Measure the agreement on a batch of the learner's, without dropout."""
     learner.model.eval()
     try:
         batch = learner.batches.some()
@@ -201,7 +201,7 @@ def agreement(learner: ParallelLearner, parts: tuple[int, ...] = (2, 4, 8)) -> A
 
 
 def _alone(learner: ParallelLearner) -> None:
-    """The gradients of the whole batch, in this process."""
+    """Add the gradients of the whole batch, in this process alone."""
     whole = learner.family.training_batches(learner.config, learner.data, learner.device).some()
     with learner.together.no_sync():
         for part, share in whole.parts(learner.ranks):
@@ -209,7 +209,7 @@ def _alone(learner: ParallelLearner) -> None:
 
 
 def flat_gradient(learner: Learner, add: Callable[[], object]) -> Tensor:
-    """What `add` adds to the gradients, which are none before and afterwards, as one vector."""
+    """Return the gradients that `add` computes as one vector; there must be none before, and are none afterwards."""
     add()
     gradients = [parameter.grad for parameter in learner.names if parameter.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
@@ -218,18 +218,18 @@ def flat_gradient(learner: Learner, add: Callable[[], object]) -> Tensor:
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """Of two vectors, relative to the second, in the Euclidean norm."""
+    """Return the distance of two vectors in the Euclidean norm, relative to the second."""
     return ((found - expected).norm() / expected.norm()).item()
 
 
 class SampledBatches(EndlessBatches):
-    """The first `batches` of another's first epoch, mixed anew in each epoch with set_epoch, and else in one order.
+    """The first `batches` of another's first epoch again and again, shuffled anew each time only with set_epoch.
 
     A batch has the same number of each rank's samples, one rank's after the other's.
     """
 
     def __init__(self, whole: EndlessBatches, batches: int, count: int, *, set_epoch: bool) -> None:
-        """count: of the ranks. UserError: fewer batches than asked for."""
+        """count: number of ranks. UserError: an epoch has fewer batches than asked for."""
         if len(whole) < batches:
             raise UserError(f"batches: {batches} is more than the {len(whole)} of an epoch: give a longer text")
         self._samples = whole._plan[:batches].reshape(-1)
@@ -241,7 +241,7 @@ class SampledBatches(EndlessBatches):
         super().__init__(whole._feed, whole._seed, whole._device)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The samples of each batch of an epoch (batches, rows)."""
+        """Return the samples of each batch of an epoch (batches, rows)."""
         if self._set_epoch:
             for sampler in self._samplers:
                 sampler.set_epoch(epoch)
@@ -252,7 +252,7 @@ class SampledBatches(EndlessBatches):
 
 
 def sampled(learner: Learner, batches: int, *, set_epoch: bool) -> SampledBatches:
-    """Let a learner go through so many batches again and again."""
+    """Let a learner go through so many batches again and again; return these."""
     whole = learner.family.training_batches(learner.config, learner.data, learner.device)
     made = SampledBatches(whole, batches, ranks(), set_epoch=set_epoch)
     learner.batches = SharedBatches(made, learner.rank, ranks()) if ranks() > 1 else made

@@ -17,7 +17,7 @@ from model.inference import spread, translations
 from tune.reports import Evaluation
 
 IN_FLIGHT = 8
-"""Batches that a GPU is given before it is waited for: so what `go_on` decides by is never far behind."""
+"""Batches queued on a GPU before the host waits for it, so that `go_on` is never asked far ahead of the device."""
 
 
 @torch.inference_mode()
@@ -34,8 +34,8 @@ def evaluate(
 ) -> Evaluation | None:
     """Measure `split` ("train", "valid", "test"), all of it or its fixed subset of about `tokens` target tokens.
 
-    `go_on` is asked before each batch; where it refuses the result is None. The model is in training mode afterwards.
-    What spells nothing has no figure a character or a word.
+    `go_on` is asked before each batch; where it says no the result is None. The model is in training mode afterwards.
+    Data that spells no text has no figures a character or a word.
     """
     began = clock()
     nats, hits = list[Tensor](), list[Tensor]()
@@ -70,9 +70,9 @@ def evaluate(
 
 
 SENTENCES = 128
-"""Spread over the split; all of it, where it has fewer."""
+"""Sentences that are translated, spread over the split; all of it where it has fewer."""
 CHUNK = 8
-"""Sentences translated at once: few, so that what is left of a lease can be looked at between."""
+"""Sentences translated at once: few, so that the rest of the lease can be checked in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Score:
 
 
 def chunks(data: PairData) -> int:
-    """How many there are to translate."""
+    """Return the number of chunks of the test split to translate."""
     return -(-min(SENTENCES, len(data.test)) // CHUNK)
 
 
@@ -94,8 +94,8 @@ def translated(
     model: nn.Module, tokenizer: Tokenizer, data: PairData, split: PairSplit, sentences: int,
     before_step: Callable[[], None] = lambda: None,
 ) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
-    """As many sentences of a split, chunk by chunk, each as the model translates it, and its reference; what is longer
-    than a row of training is cut.
+    """Yield so many sentences of a split chunk by chunk, each as the model's translation and the reference; what is
+    longer than a row of training is cut.
 
     before_step: as for model.inference.translations.
     """
@@ -110,8 +110,8 @@ def translated(
 
 
 def score(found: list[tuple[str, str]]) -> Score:
-    """Of translations and their references."""
-    from sacrebleu.metrics import BLEU, CHRF  # it takes a while, which no start of a search has to wait for
+    """Score pairs of a translation and its reference."""
+    from sacrebleu.metrics import BLEU, CHRF  # a slow import, which no start of a search has to wait for
 
     outputs, references = (list(side) for side in zip(*found, strict=True))
     bleu = BLEU()

@@ -1,7 +1,8 @@
-"""The step on a GPU as one CUDA graph: giving out its kernels one by one takes longer than a small model's arithmetic.
+"""A training step as one CUDA graph: launching its kernels one by one takes longer than a small model's arithmetic.
 
-A graph does again what was done once, on the same memory, with the same Python numbers. So a step here reads nothing of
-the host: the rows of its batch and its rates wait in a queue on the device, at a place that each step moves by one.
+A graph repeats what was captured, on the same memory and with the same Python numbers. So a step here reads nothing
+from the host: the rows of its batch and its rates wait in a queue on the device, at a place that each step moves by
+one.
 """
 
 import functools
@@ -21,24 +22,24 @@ from model.nn import precision
 from model.training.learner import Learner, Step
 
 QUEUE = 64
-"""Steps that wait on the device at most."""
+"""Largest number of steps that wait on the device."""
 
 log = logging.getLogger(__name__)
 
 
 @functools.cache
 def _stream_of(device: str) -> torch.cuda.Stream:
-    """One for all trials of this process: torch keeps the room of its products for each stream, and for good."""
+    """Return the one stream of all trials of this process: torch keeps a workspace for products of each stream."""
     return torch.cuda.Stream(device)
 
 
 class CapturedSteps:
-    """Steps on a GPU: what each reads waits in a queue there, and they are replays of one where that can be captured.
+    """Steps on a GPU, whose inputs wait in a queue there; they are replays of one captured step where that is possible.
 
-    rows, told: the shapes of what a step reads and tells; rates: how many it reads. body: takes a step, whose rates are
-    `rate`, captured or not; a number of the host's in there would be every step's. now: what a step does, and a graph
-    serves as long as that stays; guard: called before a capture, and what it gives where that fails: steps are then
-    taken kernel by kernel.
+    rows, told: the shapes of what a step reads and returns; rates: how many learning rates it reads. body: takes a step
+    at the rates in `rate`; its second argument says whether it is captured, when any number of the host's in it becomes
+    that of all steps. now: returns what determines a step, and a graph serves as long as that is equal; guard: called
+    before a capture, returns what undoes a failed one, after which steps are taken kernel by kernel.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class CapturedSteps:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """On the stream of the captures: autograd remembers on which one it added up a gradient, and no capture may
-        wait for another's."""
+        """Run what is inside on the stream of the captures: autograd accumulates a gradient on the stream that it first
+        used, and a capture may not wait for another stream."""
         now = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(now)
         try:
@@ -81,8 +82,8 @@ class CapturedSteps:
             now.wait_stream(self._stream)
 
     def take(self, rows: Tensor, rates: np.ndarray) -> Iterator[int]:
-        """A step of each of these rows (N, ...), at most QUEUE, at these rates (N, R), inside `aside`; yields the place
-        of each that was given out. The host waits for none."""
+        """Take a step on each of these rows (N, ...), at most QUEUE, at these rates (N, R), inside `aside`; yield the
+        place of each once it is launched. The host waits for none."""
         self._rows[: len(rows)].copy_(rows)
         self._rates[: len(rows)].copy_(sent(rates.astype(np.float32), self._device))
         self._place.zero_()
@@ -97,29 +98,29 @@ class CapturedSteps:
             yield place
 
     def told(self, count: int) -> Tensor:
-        """What the first so many of the last that were taken told (N, ...)."""
+        """Return what the first `count` of the steps last taken returned (N, ...)."""
         return self._told[:count].clone()
 
     def forget(self) -> None:
-        """The graph that there is serves no longer: its memory is for what follows, not kept beside it."""
+        """Drop the graph, which no longer serves, and free its memory before what follows needs some."""
         if self._graph is not None:
             self._graph = self._graph_of = None
             torch.cuda.empty_cache()
 
     def capture(self) -> None:
-        """Make the graph of the next steps, which takes none; no graph where that fails."""
+        """Capture the graph of the next steps, without taking a step; there is no graph where that fails."""
         self._graph, self._graph_of = None, self._now()
         graph, undo = torch.cuda.CUDAGraph(), self._guard()
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 self._step(captured=True)
             self._graph = graph
-        except RuntimeError as error:  # memory may have run out: a graph has its own beside what steps before it kept
+        except RuntimeError as error:  # memory may have run out: a graph has its own beside what earlier steps kept
             log.warning("a step is no CUDA graph: %s", str(error).partition("\n")[0])
             undo()
 
     def _step(self, *, captured: bool) -> None:
-        """The next in line."""
+        """Take the next step of the queue."""
         self._rate.copy_(self._rates.index_select(0, self._place)[0])
         told = self._body(self._rows.index_select(0, self._place)[0], captured)
         self._told.index_copy_(0, self._place, told[None])
@@ -127,7 +128,8 @@ class CapturedSteps:
 
 
 class GraphedLearner(Learner):
-    """A Learner whose `advance` replays its step; where a step cannot be captured, it is taken kernel by kernel."""
+    """A Learner whose `advance` replays a captured step; where it cannot be captured, steps are taken kernel by
+    kernel."""
 
     batches: TrainBatches
 
@@ -144,19 +146,19 @@ class GraphedLearner(Learner):
         return self._captured.graphed
 
     def rehearse(self) -> None:
-        """As any Learner's; then the step is captured."""
+        """Rehearse as any Learner does, then capture the step."""
         with self._captured.aside():
             super().rehearse()
             self._captured.capture()
 
     def compile(self) -> None:
-        """As any Learner's; the next step is captured anew."""
+        """Compile as any Learner does; the next step is captured anew."""
         with self._captured.aside():
             self._captured.forget()
             super().compile()
 
     def advance(self, factors: Sequence[float]) -> Step:
-        """A step at each of these shares of the peak rates; the host waits for none of them."""
+        """Take a step at each of these shares of the peak rates; the host waits for none of them."""
         peaks = [group["peak_rate"] for group in self.optimizer.param_groups]
         told, tokens = list[Tensor](), 0
         with self._captured.aside():
@@ -171,7 +173,7 @@ class GraphedLearner(Learner):
         return Step(loss=losses, gradient_norm=norms[-1], tokens=tokens)
 
     def _body(self, rows: Tensor, captured: bool) -> Tensor:
-        """Loss and norm (2,) of a step."""
+        """Take a step on these rows; return loss and gradient norm (2,)."""
         for group, rate in zip(self.optimizer.param_groups, self._captured.rate, strict=True):
             group["lr"] = rate
         inputs, targets = self.batches.gather(rows)
@@ -191,6 +193,6 @@ class GraphedLearner(Learner):
 
 
 def make_learner(config: Config, data: Data, device: torch.device, micro_batches: int = 1) -> Learner:
-    """What learns best on a device; batches of other families may be of any shape."""
+    """Make a learner: on a GPU a graphed one for Transformers; batches of other families may be of any shape."""
     graphed = device.type == "cuda" and isinstance(FAMILIES[config.family], Transformers)
     return (GraphedLearner if graphed else Learner)(config, data, device, micro_batches)

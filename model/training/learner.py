@@ -25,35 +25,35 @@ from model.training.muon import AdamW, Muon, begin_moments
 from tune.reports import NEW_DROPOUT
 
 MOMENTUM = 0.9
-"""Of SGD."""
+"""Momentum of SGD."""
 MASKS = 16
-"""Gradients of one batch, added up, where dropout makes each another."""
+"""Gradients of one batch, each with other dropout masks, that are added up before they are compared."""
 UNLIKE, UNLIKE_MATRIX, BY_CHANCE = 0.02, 0.1, 4.0
-"""By how much less the gradient of what is compiled may be like one of what is not than two of these are alike: its
-cosine. And that of each matrix, to which over the root of its elements comes what masks may make of it. By a fault of
-torch 2.11 it was .05 less, of some matrices .2 to .3, and models learned much worse (docs/log.md, day 33)."""
+"""By how much the cosine of a compiled and an eager gradient may be below that of two eager ones: of all matrices
+together, and of each, where BY_CHANCE over the root of its elements is added for what dropout masks may change. A fault
+of torch 2.11 made it .05, of some matrices .2 to .3, and models learned much worse (docs/log.md, day 33)."""
 
 log = logging.getLogger(__name__)
 MISCOMPILED = set[tuple[str, str, str]]()
-"""Families, architectures and precisions of which a compiler's gradients were found wrong in this process."""
+"""Families, architectures and precisions for which compiled gradients were found wrong in this process."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Scalars on the device; reading them waits for it."""
+    """Figures of a step or several, on the device; reading them waits for it."""
 
     loss: Tensor  # un-smoothed; of several steps (N,)
-    gradient_norm: Tensor  # of the last
+    gradient_norm: Tensor  # of the last step
     tokens: int
 
 
 class Learner:
     """The part of a trial that learns; it knows no clock.
 
-    micro_batches: into how many parts a batch is cut, whose gradients add up to the whole's; doubled where memory runs
-    out (`ran_out`), as long as that helps. forward: what the loss calls, which may be more than the model that is kept;
-    rank: of the processes that learn the same together. dropout: the rate that there is now, which is the config's once
-    the text was seen `dropout_after` times, and 0 before.
+    micro_batches: number of parts of a batch, whose gradients add up to the whole's; doubled where memory runs out
+    (`ran_out`), as long as that helps. forward: what the loss calls, which may wrap the model that is saved. rank: of
+    this process among those that train the model together. dropout: the present rate, which is the config's once the
+    text was seen `dropout_after` times, and 0 before.
     """
 
     rank = 0
@@ -84,7 +84,7 @@ class Learner:
         self._drop_when_due()
 
     def step(self, factor: float) -> Step:
-        """One optimizer step at `factor` of the peak rates."""
+        """Take one optimizer step at `factor` of the peak rates."""
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_rate"] * factor
         batch = next(self.batches)
@@ -94,13 +94,13 @@ class Learner:
         return Step(loss=loss, gradient_norm=norm, tokens=batch.tokens)
 
     def advance(self, factors: Sequence[float]) -> Step:
-        """A step at each of these shares of the peak rates."""
+        """Take a step at each of these shares of the peak rates."""
         steps = [self.step(factor) for factor in factors]
         losses, tokens = torch.stack([step.loss for step in steps]), sum(step.tokens for step in steps)
         return Step(loss=losses, gradient_norm=steps[-1].gradient_norm, tokens=tokens)
 
     def _took(self, tokens: int) -> None:
-        """A step was taken."""
+        """Account for a step that was taken."""
         self.steps += 1
         self.tokens += tokens
         if self.average is not None:
@@ -108,23 +108,24 @@ class Learner:
         self._drop_when_due()
 
     def _drop_when_due(self) -> None:
-        """New text needs no dropout, which only slows it (Liu et al. 2023, arXiv:2303.01500, call it late dropout)."""
+        """Turn dropout on once it is due. New text needs none, and is learned more slowly with it (Liu et al. 2023,
+        arXiv:2303.01500, call this late dropout)."""
         self._drop(self.config.dropout if self.tokens >= self._drops_from else 0.0)
 
     @property
     def dropout_is_new(self) -> bool:
-        """Whether it has begun but now: the loss rises before it falls again."""
+        """Whether dropout began only lately: the loss rises then, before it falls again."""
         return self._drops_from <= self.tokens < NEW_DROPOUT * self._drops_from and self.dropout > 0
 
     def _drop(self, rate: float) -> None:
-        """From now on at this rate; what was compiled has another one in it."""
+        """Set the dropout rate; compiled code, which has the old one in it, is dropped."""
         if rate != self.dropout:
             self.dropout, self._loss = rate, self._loss_of
             for module in self._dropouts:
                 module.rate = rate
 
     def _update(self) -> Tensor:
-        """Move the weights by the gradients there are, whose norm it gives; there are none afterwards."""
+        """Clip the gradients, step with them, clear them, and return their norm."""
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # any that has groups
         norm = torch.nn.utils.clip_grad_norm_(self.names, self.config.clip)
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
@@ -133,7 +134,7 @@ class Learner:
         return norm.detach()
 
     def make_optimizer(self) -> torch.optim.Optimizer | AdamW:
-        """Of groups that each have a `peak_rate`. SGD has momentum, one rate for all parameters and no decay."""
+        """Make the optimizer, whose groups each have a `peak_rate`. SGD has momentum, one rate and no weight decay."""
         config, muon = self.config, self.config.optimizer == "muon"
         if config.optimizer == "sgd":
             group = {"params": list(self.model.parameters()), "peak_rate": config.learning_rate}
@@ -144,13 +145,13 @@ class Learner:
         return (Muon if muon else AdamW)(groups, config.betas)
 
     def feed(self, config: Config) -> EndlessBatches:
-        """The batches of a config, from the beginning."""
+        """Return the batches of a config, from the beginning."""
         return self.family.training_batches(config, self.data, self.device)
 
     def rehearse(self) -> None:
-        """A step for nothing, before the first: should memory run out, it does so now, and a GPU loads its kernels.
+        """Take a step without effect before the first: memory runs out now if at all, and a GPU loads its kernels.
 
-        The weights stay, whose rates are 0, and all else is as in the beginning.
+        At rates of 0 the weights stay, and all else is put back to its beginning.
         """
         random_state, scaler = self.random_state(), self.scaler.state_dict()
         for group in self.optimizer.param_groups:
@@ -164,12 +165,12 @@ class Learner:
         self.set_random_state(random_state)
 
     def wait(self) -> None:
-        """Until the device has done the steps it was given."""
+        """Wait until the device has done the steps it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def can_compile(self) -> bool:
-        """Whether it serves, and there is a compiler to be found."""
+        """Whether torch.compile serves this model, and a compiler is found."""
         if not self.family.compiles or self._kind in MISCOMPILED:
             return False
         return shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
@@ -177,13 +178,13 @@ class Learner:
     def compile(self) -> None:
         """Compile forward and loss; the weights and their names stay as they are. On a CPU the next step takes long.
 
-        What was compiled for other trials of this process is forgotten: torch keeps no more than a few versions of a
-        function, and beyond these it runs eagerly without a word. On a CPU g++ gets two files a graph for one a kernel,
-        of which each costs it .4 s to begin, and what only calls kernels is in the file that it does little about;
-        recomputing with dropout cannot be written so. On a GPU, of which no test of ours has a compiler, it is taken
-        only where its gradients are those of what is not compiled.
+        What was compiled for other trials of this process is dropped: torch keeps only a few versions of a function,
+        and beyond these runs eagerly without a word. On a CPU (cpp_wrapper) g++ gets two files a graph instead of one a
+        kernel, each of which costs it .4 s to start, and optimizes little in the one that only calls kernels;
+        activation checkpointing with dropout cannot be compiled so. On a GPU, where no test of ours has a compiler,
+        compiled code is used only where its gradients agree with eager ones (`_alike`).
         """
-        on_cpu = self.device.type == "cpu"  # whose core compiles: it starts no processes of its own
+        on_cpu = self.device.type == "cpu"  # a trial compiles on its own core, without processes of its own
         torch._inductor.config.compile_threads = 1 if on_cpu else torch.get_num_threads()
         torch.compiler.reset()
         torch._inductor.config.cpp_wrapper = on_cpu and not self.config.checkpointing
@@ -197,8 +198,8 @@ class Learner:
         return self.config.family, self.config.architecture, self.config.precision
 
     def _alike(self) -> bool:
-        """Whether the gradients of what is compiled point where those of what is not do, matrix by matrix, as far as
-        dropout lets that be seen; where it is not known, or memory runs out over it, they do not."""
+        """Whether compiled gradients point where eager ones do, together and matrix by matrix, as far as dropout lets
+        that be seen. False where gradients are not finite, or the compiled code fails or runs out of memory."""
         state, compiled, batch = self.random_state(), self._loss, self.batches.some()
         try:
             first = self._gradients_by(self._loss_of, batch)
@@ -220,7 +221,7 @@ class Learner:
         return known and alike
 
     def _gradients_by(self, loss: Callable[..., tuple[Tensor, Tensor]], batch: Batch) -> list[Tensor]:
-        """Of the matrices, as they are now, of one batch and many masks together."""
+        """Return the gradients of all matrices by this loss, of one batch, summed over many dropout masks."""
         self._loss = loss
         for _ in range(MASKS if self.dropout else 1):
             self._by_parts(batch)
@@ -230,7 +231,8 @@ class Learner:
         return found
 
     def _gradients(self, batch: Batch) -> Tensor:
-        """Add the batch's gradients; its un-smoothed loss. Where memory runs out, in smaller and smaller parts."""
+        """Add the batch's gradients; return its un-smoothed loss. Where memory runs out, retry in ever smaller parts;
+        where compiled code fails, eagerly."""
         while True:
             random_state = None if self._loss == self._loss_of else self.random_state()
             try:
@@ -256,14 +258,14 @@ class Learner:
 
     def _backward(self, batch: Batch, share: Tensor | None = None) -> Tensor:
         loss, unsmoothed = self._loss(batch.inputs, batch.targets)
-        self.scaler.scale(loss if share is None else loss * share).backward()  # told what to begin with, it loads SymPy
+        self.scaler.scale(loss if share is None else loss * share).backward()  # passing a gradient would import SymPy
         return unsmoothed if share is None else unsmoothed * share
 
     def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
         return self.family.losses(self.forward, self.config, inputs, targets)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The optimizer's moments and the averages by parameter name, and the random states."""
+        """Return the optimizer's moments and the averages by parameter name, and the random states."""
         moments = {
             f"{self.names[parameter]}.{moment}": tensor
             for parameter, values in self.optimizer.state.items()
@@ -274,7 +276,7 @@ class Learner:
         return moments | {f"{AVERAGE}{name}": tensor for name, tensor in averages.items()} | self.random_state()
 
     def state(self) -> dict[str, Any]:
-        """The rest of what `restore` needs, JSON-able."""
+        """Return the rest of what `restore` needs, JSON-able."""
         return {
             "steps": self.steps,
             "tokens": self.tokens,
@@ -299,7 +301,7 @@ class Learner:
         self._drop_when_due()
 
     def random_state(self) -> dict[str, Tensor]:
-        """torch's generators, as bytes."""
+        """Return the states of torch's generators, as tensors of bytes."""
         state = {"random.cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             state["random.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -312,7 +314,7 @@ class Learner:
 
 
 def cosines(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[float]:
-    """Of the angle between two vectors in parts of any shape: of all of it together, then of each part."""
+    """Return the cosines between two vectors in parts of any shape: of the whole vectors, then of each part."""
     pairs = (one, other), (one, one), (other, other)
     products = [[torch.sum(a * b).item() for a, b in zip(*both, strict=True)] for both in pairs]
     each = [tuple(map(sum, products)), *zip(*products, strict=True)]
@@ -320,12 +322,12 @@ def cosines(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[float]:
 
 
 def dry_batch(config: Config, data: Data) -> Iterator[str]:
-    """Two rows through an untrained model on the CPU, forth and back, for nothing; yields what it does next.
+    """Try out two rows on an untrained model on the CPU, forward and backward; yield the name of each part before it.
 
     torch's generators stay as they are.
     """
     family, device = FAMILIES[config.family], torch.device("cpu")
-    with torch.random.fork_rng(devices=[]), precision.on_threads(1):  # many wait for each other on a busy machine
+    with torch.random.fork_rng(devices=[]), precision.on_threads(1):  # several may wait for each other
         torch.manual_seed(config.seed)
         yield "build"
         model = family.build(config, data.vocabulary, pad_of(data))
@@ -342,4 +344,4 @@ def dry_batch(config: Config, data: Data) -> Iterator[str]:
 
 
 MakeLearner = Callable[[Config, Data, torch.device, int], Learner]
-"""As Learner itself: of a config, data and a device, with batches in so many parts."""
+"""Makes a Learner of a config, data, a device and the number of parts of a batch, as Learner itself does."""

@@ -1,4 +1,4 @@
-"""What a segment of training looks at: the losses of its steps, and evaluations as they fall due and fit."""
+"""What a segment looks at while it trains: the losses of its steps, and evaluations where they are due and fit."""
 
 import math
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ from model.training.memory import give_back_freed, ran_out
 from model.training.time_budget import MARGIN, WARM, Forecast
 from tune.reports import EPOCHS_AS_NEW, WATCH_POINTS, WATCH_SHARE, Evaluation, Lowest
 
-CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
-LISTED_POINTS = 20  # of one that is there for its learning curve, at equal distances in steps
-WARM_UPS_BEFORE_AN_AVERAGE = 2  # it is not measured before: it lags behind while the loss falls steeply
+CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations in a final segment; the largest share of its time for them
+LISTED_POINTS = 20  # evaluations in a segment with `curve`, at equal distances in steps
+WARM_UPS_BEFORE_AN_AVERAGE = 2  # before so many the average is not evaluated: it lags while the loss falls steeply
 
 EXPLODED = 3.0
-"""Nats above the first loss, in two looks one after the other."""
+"""Nats above the first loss at which a trial has diverged, where it is so in two reads in a row."""
 
 
 @dataclass
 class Recent:
-    """Steps are taken note of at once, and read, which waits for the device, now and then."""
+    """What the latest steps gave: noted at once, and read now and then, which waits for the device."""
 
     first_loss: float | None = None
-    """Of a life."""
+    """The first that was read in a life."""
     train_loss: float = math.nan
-    """Mean of the steps between the last two times that they were read."""
+    """Mean over the steps between the last two reads."""
     gradient_norm: float = math.nan
     tokens_per_second: float = 0.0
     diverged: bool = False
@@ -52,11 +52,11 @@ class Recent:
         self._seconds += seconds
 
     def forget_tokens(self) -> None:
-        """Those of steps that say nothing about the speed."""
+        """Forget the tokens of steps that say nothing about the speed."""
         self._tokens = 0
 
     def read(self) -> None:
-        """Wait for the steps since the last time, and see whether the trial diverged; nothing where there were none."""
+        """Wait for the steps since the last read, and see whether the trial diverged; without steps, do nothing."""
         if not self._losses:
             return
         assert self._norm is not None, "each step has one"
@@ -76,7 +76,7 @@ class Recent:
         self._exploding = exploding
 
     def since_asked(self) -> float:
-        """The mean loss of all steps since this was asked last, which waits for them; NaN where there were none."""
+        """Wait for all steps since this was asked last, and return their mean loss; NaN where there were none."""
         self.read()
         (total, steps), self._since = self._since, (0.0, 0)
         return total / steps if steps else math.nan
@@ -84,9 +84,9 @@ class Recent:
 
 class Looks:
     """The evaluations of one segment: which are due, and fit into its lease and the memory; where the loss may turn,
-    the lowest of them and the weights that had it.
+    also the lowest loss and the weights that had it.
 
-    tokens: of the subset of a split; sizes: those of the whole splits. A look that does not fit is none.
+    tokens: of the subset of a split; sizes: tokens of the whole splits. A look that does not fit is left out.
     """
 
     def __init__(self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int], recent: Recent):
@@ -101,8 +101,8 @@ class Looks:
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
     def due(self) -> dict[str, Evaluation | None]:
-        """The evaluations that are due now in a final segment, or in a watched one; the first comes early, to learn
-        what they take, and to know what such a segment began with."""
+        """Return the evaluations that are due now in a final, a watched or a `curve` segment. The first comes early, to
+        learn how long they take, and which loss such a segment began with."""
         if self.segment.curve:
             before, self.listed = self.listed, self.learner.steps // self.listed_every
             due = self.listed > before and not self.forecast.reached()
@@ -132,8 +132,8 @@ class Looks:
         return self.watching
 
     def look(self, after: float = 0.0, *, both: bool = True) -> dict[str, Evaluation | None]:
-        """The subset, nothing where it does not fit; where the loss may turn the better weights are kept, as long as
-        none are better."""
+        """Evaluate the subset, by the average too; return nothing where it does not fit. Where the loss may turn, the
+        better of both weights are kept if they are the best so far."""
         valid, averaged = self.both(after) if both else (self.evaluate("valid", self.tokens, after), None)
         if valid is None:
             return {}
@@ -146,24 +146,24 @@ class Looks:
         return {"valid": valid, "averaged": averaged, "trained": self.trained(after)}
 
     def trained(self, after: float = 0.0) -> Evaluation | None:
-        """As much of the training split, where it is asked for."""
+        """Evaluate as much of the training split, where the segment asks for it."""
         return self.evaluate("train", self.tokens, after) if self.segment.curve else None
 
     def _kept(self, by_average: bool) -> list[Tensor]:
-        """A copy of the weights, or of their average."""
+        """Return a copy of the weights, or of their average."""
         average = self.learner.average
         with average.in_place() if average and by_average else nullcontext():
             return [parameter.detach().clone() for parameter in self.learner.names]
 
     def go_back(self) -> None:
-        """To the best that was seen, as the end is worse; its average is then nothing of its own."""
+        """Restore the best weights that were seen, as the end is worse; the average becomes the same."""
         for parameter, best in zip(self.learner.names, self.best, strict=True):
             parameter.detach().copy_(best)
         if self.learner.average is not None:
             self.learner.average.load({})
 
     def both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
-        """The subset by the weights as they are, and by their average, where there is one."""
+        """Evaluate the subset by the weights as they are, and by their average where there is one."""
         valid = self.evaluate("valid", self.tokens, after)
         early = self.learner.steps < WARM_UPS_BEFORE_AN_AVERAGE * self.learner.config.warm_up_steps
         if self.learner.average is None or valid is None or early:
@@ -172,9 +172,10 @@ class Looks:
             return valid, self.evaluate("valid", self.tokens, after)
 
     def evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
-        """None where it does not fit, or not to its end, before what must follow; or not in memory, now or before.
+        """Evaluate a split; None where that does not fit, or not to its end, before the `after` seconds of what must
+        follow, or not into memory, now or before.
 
-        A whole split needs no margin to begin: nothing is at risk but itself, since each batch of it has one.
+        A whole split needs no margin to begin: each of its batches has one, so only the evaluation itself is at risk.
         """
         if (split, tokens) in self.too_large:
             return None

@@ -17,7 +17,8 @@ import torch
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 GPU_BYTES = 200_000_000
-"""Of a GPU, that a process keeps from its first trial on: workspaces of products, on two streams. Seen on an H200."""
+"""Bytes of a GPU that a process keeps from its first trial on, as workspaces of matrix products on two streams. Seen on
+an H200."""
 
 
 def prepare_process(threads: int) -> None:
@@ -27,9 +28,9 @@ def prepare_process(threads: int) -> None:
 
 
 class PeakMemory:
-    """The most memory held since it was made or begun again, above what the process held when it was made: bytes.
+    """The peak of memory in bytes since it was made or begun `again`, above what the process held when it was made.
 
-    Of a GPU what torch keeps from others: what lies in a graph's pool is no tensor's while the graph waits.
+    On a GPU what torch has reserved: memory in a CUDA graph's pool belongs to no tensor between replays.
     """
 
     def __init__(self, device: torch.device):
@@ -48,7 +49,7 @@ class PeakMemory:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """What the process comes to hold inside, such as a library, is its own."""
+        """Count memory taken inside, such as for a library, as the process's own and not as the trial's."""
         held = status_bytes("VmRSS")
         yield
         if self.device.type == "cpu":
@@ -70,12 +71,12 @@ _SAID = (
     "out of memory",
     "alloc_failed",
     "could not create a memory object",
-)  # by torch's allocators, the C++ library, the system, CUDA, cuBLAS and oneDNN
-_SAID_UNDER_A_LIMIT = ("could not create a primitive", "could not execute a primitive")  # by oneDNN, of much else too
+)  # messages of torch's allocators, the C++ library, the system, CUDA, cuBLAS and oneDNN
+_SAID_UNDER_A_LIMIT = ("could not create a primitive", "could not execute a primitive")  # oneDNN's, for much else too
 
 
 def ran_out(error: BaseException | None) -> bool:
-    """Whether an error, or one that caused it, says that memory ran out: here alone that is decided."""
+    """Whether an error, or one that caused it, says that memory ran out. Only here this is decided."""
     while error is not None:
         if isinstance(error, MemoryError | torch.OutOfMemoryError):
             return True
@@ -89,16 +90,15 @@ def ran_out(error: BaseException | None) -> bool:
 
 
 def limited() -> bool:
-    """Whether this process may not take all the memory that there is."""
+    """Whether this process is under a limit of memory (RLIMIT_DATA)."""
     return resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
 
 
 class MemoryLimit:
-    """Holds each trial of this process to `limit` bytes above what the process holds at its begin; None: no limit.
+    """Limits each trial of this process to `limit` bytes above what the process holds when it begins; None: no limit.
 
-    On a CPU by RLIMIT_DATA, which makes the allocation that goes beyond it fail: it counts what is mapped, whether or
-    not it is in use. So the process is a `limited` one from now on, and keeps nothing of what it frees. On a GPU by
-    torch.
+    On a CPU by RLIMIT_DATA, beyond which allocations fail: it counts what is mapped, whether or not it is in use. So
+    the process is `limited` from now on, and does not keep what it frees. On a GPU by torch's limit for a process.
     """
 
     def __init__(self, limit: int | None, device: torch.device):
@@ -108,26 +108,26 @@ class MemoryLimit:
             self._set(sys.maxsize)
 
     def begin(self) -> None:
-        """The next trial begins."""
+        """Set the limit for the next trial."""
         if self._limit is None:
             return
-        give_back_freed()  # what the last trial had is no part of what is held now
+        give_back_freed()  # the last trial's memory must not count as held
         if self._device.type == "cuda":
             total = torch.cuda.get_device_properties(self._device).total_memory
             most = self._limit + _kept_on_gpu(self._device)
             torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), self._device)
             return
-        importlib.import_module("torch._inductor.config")  # else the trial itself loads that, where it is compiled
+        importlib.import_module("torch._inductor.config")  # else a trial that is compiled imports it, and pays for it
         self._before = status_bytes("VmData")
         self._set(self._before + self._limit)
 
     def counted(self) -> int:
-        """Bytes of this trial that count, where that is not what it is seen to take."""
+        """Return the bytes of this trial that count towards RLIMIT_DATA; 0 where no such limit is set."""
         limited = self._limit is not None and self._device.type == "cpu"
         return max(0, status_bytes("VmData") - self._before) if limited else 0
 
     def lift(self) -> None:
-        """The trial ran out: what is left to say is said without a limit."""
+        """Lift the limit once a trial is over or ran out of memory, so that its report is not under it."""
         if self._limit is not None and self._device.type == "cpu":
             self._set(resource.RLIM_INFINITY)
 
@@ -138,38 +138,38 @@ class MemoryLimit:
 
 
 def _kept_on_gpu(device: torch.device) -> int:
-    """Bytes that this process has of a GPU without a trial, now or once it has had one."""
+    """Return the bytes of a GPU that this process has beside its trials, now or once it has had one."""
     return max(torch.cuda.memory_reserved(device), GPU_BYTES)
 
 
 def give_back_freed() -> None:
-    """Give the system what this process freed but kept, and a GPU what other processes may need."""
+    """Give memory that this process freed but kept back to the system, and on a GPU to other processes."""
     gc.collect()
-    torch.cuda.empty_cache()  # nothing where this process has used none
+    torch.cuda.empty_cache()  # without effect where this process has used no GPU
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(0)
 
 
 def available_bytes(device: torch.device) -> float:
-    """That can still be taken of a device's memory; infinite where the system does not tell."""
+    """Return how many bytes of a device's memory are available; infinite where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return _field(_SYSTEM, "MemAvailable") or math.inf
 
 
 def machine_bytes() -> int | None:
-    """All the memory of this machine; None where the system does not tell."""
+    """Return the bytes of this machine's memory; None where the system does not tell."""
     return _field(_SYSTEM, "MemTotal") or None
 
 
 def status_bytes(field: str) -> int:
-    """A field of this process's status, see proc(5); 0 where the system keeps none."""
+    """Return a field of this process's status in bytes, see proc(5); 0 where the system keeps none."""
     return _field(_STATUS, field)
 
 
 def _field(file: Path, field: str) -> int:
-    """Bytes; the file has kilobytes."""
+    """Return a field of a file in bytes, which has it in kilobytes; 0 where it is not there."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

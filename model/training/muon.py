@@ -1,8 +1,8 @@
-"""Muon: a matrix inside a model moves by its momentum, orthogonalized; tables and gains by AdamW.
+"""Muon: hidden matrices are updated by their orthogonalized momentum, embeddings and gains by AdamW.
 
-All singular values of such an update are about 1, so what few gradients point to is learned as fast as the rest (Jordan
-et al. 2024, kellerjordan.github.io/posts/muon). An update of a matrix (out, in) is scaled by sqrt(out / in): then one
-rate serves all widths (Yang, Simon and Bernstein 2023, arXiv:2310.17813).
+All singular values of such an update are about 1, so directions of few gradients are learned as fast as the rest
+(Jordan et al. 2024, kellerjordan.github.io/posts/muon). The update of a matrix (out, in) is scaled by sqrt(out / in):
+then one rate serves all widths (Yang, Simon and Bernstein 2023, arXiv:2310.17813).
 """
 
 import copy
@@ -18,17 +18,18 @@ from model.nn.precision import native
 
 MOMENTUM = 0.95
 POLYNOMIALS = ((8.0934, -23.6205, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
-"""x -> a x + b x^3 + c x^5, one after the other: of all such threes those that bring [.01, 1] nearest to 1, to within
-.27 (how to find them: Amsel et al. 2025, arXiv:2505.16932). Five, and nearer, gave the same losses here."""
-LEAST_NORM = 1e-7  # of a momentum: beside it nothing is made large
-MARGIN = 1.01  # of a norm, for what rounding adds: beyond 1 the polynomials run away
+"""Coefficients of x -> a x + b x^3 + c x^5, applied in turn: of all such triples those that bring [.01, 1] nearest to
+1, to within .27 (how to find them: Amsel et al. 2025, arXiv:2505.16932). Five, which come nearer, gave the same
+losses."""
+LEAST_NORM = 1e-7  # added to a momentum's norm, so that a tiny one is not made large
+MARGIN = 1.01  # times a norm, for what rounding adds: beyond 1 the polynomials diverge
 
 
 class AdamW:
-    """Of groups as `parameter_groups` makes them. What torch's fused one computes, bit by bit; but that one loads the
-    compiler, which is to leave it alone, and so a second later takes its first step.
+    """AdamW of groups as `parameter_groups` makes them, bit by bit as torch's fused one. That one imports the compiler,
+    to exclude itself from compilation, so that its first step comes a second later.
 
-    A GradScaler tells it in `found_inf`, on the device, that a step is to change nothing.
+    A GradScaler says by `found_inf`, on the device, that a step is to change nothing.
     """
 
     _step_supports_amp_scaling = True
@@ -41,7 +42,7 @@ class AdamW:
         begin_moments(self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """No gradients are left."""
+        """Drop all gradients."""
         assert set_to_none
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -49,7 +50,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step of all groups."""
+        """Take one step of all groups."""
         for group in self.param_groups:
             self._step(group)
 
@@ -70,7 +71,8 @@ class AdamW:
 
 
 def begin_moments(optimizer: torch.optim.Optimizer | AdamW) -> None:
-    """As before the first step; those of torch's optimizers too, so that every step needs the same memory."""
+    """Set the moments to zero, as before the first step; torch's optimizers get theirs, so that the first step needs as
+    much memory as all others."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             adamw = "betas" in group
@@ -80,7 +82,8 @@ def begin_moments(optimizer: torch.optim.Optimizer | AdamW) -> None:
 
 
 def step_together(optimizers: Sequence[AdamW]) -> None:
-    """A step of each; groups of one role whose rates are equal are one, so that kernels do not grow with how many."""
+    """Take a step of each optimizer; groups with equal settings are joined, so that more optimizers need no more
+    kernels."""
     together = copy.copy(optimizers[0])
     together.state = {parameter: kept for each in optimizers for parameter, kept in each.state.items()}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -93,7 +96,7 @@ def step_together(optimizers: Sequence[AdamW]) -> None:
 
 
 class Muon(AdamW):
-    """Of such groups that with the role HIDDEN goes by Muon, the others by AdamW."""
+    """Muon for the group with the role HIDDEN, AdamW for the others."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], betas: tuple[float, float]) -> None:
         super().__init__([group for group in groups if group["role"] != HIDDEN], betas)
@@ -130,15 +133,15 @@ class Muon(AdamW):
 
 
 def orthogonalized(matrices: Sequence[Tensor]) -> Tensor:
-    """Each (R, C) -> (N, R, C): with their singular vectors, and singular values near 1; in bf16 where that is fast."""
+    """N matrices (R, C) -> (N, R, C): the same singular vectors, singular values near 1; in bf16 where that is fast."""
     first = matrices[0]
     rows, columns = first.shape
     dtype = torch.bfloat16 if "bf16" in native(first.device.type) else torch.float32
     x = torch.empty(len(matrices), rows, columns, dtype=dtype, device=first.device)
     torch._foreach_copy_(list(x.unbind()), list(matrices))
     x = x / (MARGIN * x.norm(dim=(-2, -1), keepdim=True) + LEAST_NORM)
-    for a, b, c in POLYNOMIALS:  # on the side where the products are small, without a transposed copy
+    for a, b, c in POLYNOMIALS:  # multiplied on the side where products are small, without a transposed copy
         square = x.mT @ x if rows > columns else x @ x.mT
         polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, x, polynomial, beta=a) if rows > columns else torch.baddbmm(x, polynomial, x, beta=a)
-    return x if first.device.type == "cpu" else x.to(first.dtype)  # a GPU adds all at once where dtypes are equal
+    return x if first.device.type == "cpu" else x.to(first.dtype)  # with equal dtypes a GPU adds all in one kernel

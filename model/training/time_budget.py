@@ -1,5 +1,6 @@
-"""What train() is asked for, and the device-seconds of it: what used them, how long steps take, and what still fits in
-the lease; and the learning rate over a life, as a share of its peak: warm-up, constant, then a linear decay to zero.
+"""What train() is asked for, and its time budget: what used the device-seconds, how long steps take, and what still
+fits in the lease; and the learning rate over a life, as a share of its peak: warm-up, constant, then linear decay to
+zero.
 """
 
 import statistics
@@ -14,9 +15,9 @@ from tune.errors import UserError
 from tune.reports import Evaluation
 
 CHECKPOINT_BYTES = 16
-"""Of a parameter: itself, two moments and the average, of 4 bytes each."""
+"""Bytes of a checkpoint for each parameter: its value, two moments and the average, of 4 bytes each."""
 DISK_BYTES = 1e8
-"""That a disk takes in a second, where no checkpoint was written to it yet: few take less."""
+"""Bytes a second that a disk is assumed to write before a checkpoint was written to it: few are slower."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +25,16 @@ class Segment:
     """How far to train on one lease; with neither `steps` nor `training_seconds`, to the lease's end."""
 
     device_seconds: float  # the lease: everything from the call of train() on ends inside it
-    steps: int | None = None  # of the trial's life
-    training_seconds: float | None = None  # of the trial's life, spent in steps; a fixed number of steps once measured
-    micro_batches: int = 1  # parts of a batch, to begin with; doubled where memory runs out
+    steps: int | None = None  # to train to, counted over the trial's life
+    training_seconds: float | None = None  # the same in seconds spent in steps; a number of steps once these are timed
+    micro_batches: int = 1  # parts of a batch at first; doubled where memory runs out
     rehearse: bool = False  # memory is scarce: try a batch before the first step
-    final: bool = False  # decay to zero; then the subset of valid, and all of valid and test
-    whole: bool = True  # those two where they fit; without it the subset alone
-    watched: bool = False  # it ends where its loss has turned, and what is kept is its best
-    curve: bool = False  # of one with steps: looked at at equal distances, and on the training split too
-    peak_flops: float | None = None  # of the device a second, where known: the price of a first step
-    disk_bytes: float = DISK_BYTES  # a second: the price of a first checkpoint
+    final: bool = False  # decay to zero; then evaluate the subset of valid, and all of valid and test
+    whole: bool = True  # evaluate all of valid and test where they fit; else the subset only
+    watched: bool = False  # end where the validation loss has turned, and keep the best weights
+    curve: bool = False  # with `steps`: evaluate at equal distances, and on the training split too
+    peak_flops: float | None = None  # FLOP/s of the device where known, to estimate the first step
+    disk_bytes: float = DISK_BYTES  # a second, to estimate the first checkpoint
 
     def __post_init__(self) -> None:
         if self.final and self.training_seconds is not None:
@@ -48,7 +49,7 @@ MARGIN = 1.5  # nothing begins unless this many times its longest duration so fa
 
 
 class Lease:
-    """Charges the clock to one phase at a time, so that the phases always add up to the clock's difference."""
+    """Charges the clock to one phase at a time, so that the phases always add up to the time that passed."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]):
         self.clock = clock
@@ -56,17 +57,17 @@ class Lease:
         self.ends = self.mark + seconds
         self.phase = PHASES[0]
         self.used = dict.fromkeys(PHASES, 0.0)
-        self.hints: dict[str, float] = {}  # longest, on earlier leases: until this one has measured its own
+        self.hints: dict[str, float] = {}  # longest durations on earlier leases, until this one has its own
         self.longest: dict[str, float] = {}
 
     def enter(self, phase: str) -> None:
-        """From now on the time is this phase's."""
+        """Charge the time from now on to this phase."""
         now = self.clock()
         self.used[self.phase] += now - self.mark
         self.mark, self.phase = now, phase
 
     def take(self) -> dict[str, float]:
-        """Seconds by phase since they were last taken."""
+        """Return the seconds by phase since they were last taken."""
         self.enter(self.phase)
         taken, self.used = self.used, dict.fromkeys(PHASES, 0.0)
         return taken
@@ -78,16 +79,16 @@ class Lease:
         self.longest[kind] = max(seconds, self.longest.get(kind, 0.0))
 
     def expected(self, kind: str, guess: float) -> float:
-        """The longest so far on this lease, else on an earlier one, else the guess."""
+        """Return the longest duration of a kind on this lease, else on an earlier one, else the guess."""
         return self.longest.get(kind, self.hints.get(kind, guess))
 
     def measured(self) -> dict[str, float]:
-        """The hints for the next lease."""
+        """Return the hints for the next lease."""
         return self.hints | self.longest
 
     @contextmanager
     def spent_on(self, phase: str) -> Iterator[None]:
-        """The time inside is `phase`'s; afterwards the phase is what it was."""
+        """Charge the time inside to `phase`; afterwards the phase is the one before."""
         before = self.phase
         self.enter(phase)
         try:
@@ -96,15 +97,15 @@ class Lease:
             self.enter(before)
 
 
-SETTLED, WARM = 20, 5  # after so many steps a trial's rungs are fixed numbers of steps; the first few are slow
-SETTLED_SECONDS = 1.0  # of steps at least: a neighbour's burst may last as long as twenty small ones
+SETTLED, WARM = 20, 5  # steps after which a trial's step time, and so its rungs in steps, are settled; slow first ones
+SETTLED_SECONDS = 1.0  # least duration of these steps: a neighbour's burst may last as long as twenty small ones
 
 
 class Pace:
-    """The training seconds of a life, and the step time that its first steps settled for good."""
+    """The training seconds of a life, and its step time, which the first steps settle for good."""
 
     def __init__(self, *, training_seconds: float = 0.0, settled: float | None = None, early: Iterable[float] = ()):
-        """What `state` gave in the checkpoint that the segment goes on from."""
+        """Take what `state` returned, from the checkpoint that the segment goes on from."""
         self.training_seconds = training_seconds
         self.settled = settled
         self.early = list(early)
@@ -120,16 +121,16 @@ class Pace:
                 self.settled = statistics.median(self.early[WARM:])
 
     def median(self) -> float | None:
-        """Seconds a step now; None before the first."""
+        """Return the present seconds a step; None before the first."""
         return statistics.median(self.recent) if self.recent else self.settled
 
     @property
     def warm(self) -> bool:
-        """Whether more than the first few steps were made, which say little of those to come."""
+        """Whether more steps were taken than the first few, which say little of those to come."""
         return self.settled is not None or len(self.early) > WARM
 
     def steps_in(self, training_seconds: float) -> int | None:
-        """The step of a life at which so many seconds are trained; None until the step time is settled."""
+        """Return the step of a life at which it has trained so many seconds; None until the step time is settled."""
         return None if self.settled is None else max(1, round(training_seconds / self.settled))
 
     def state(self) -> dict[str, Any]:
@@ -137,11 +138,11 @@ class Pace:
         return {"training_seconds": self.training_seconds, "settled": self.settled, "early": early}
 
 
-WHOLE_MARGIN = 1.3  # of the time kept for valid and test; each stops in time by itself
-WHOLE_SHARE = 0.5  # of a final segment for them, at most: else the small subset closes it
-# Guesses before anything was measured, on the slow side: a search's trials on an AMD reached 17 to 48 % of its peak
+WHOLE_MARGIN = 1.3  # on the time kept for all of valid and test; small, as these stop in time by themselves
+WHOLE_SHARE = 0.5  # of a final segment that these may take; where they need more, the subset alone is evaluated
+# Guesses before anything was measured, on the slow side: trials of a search on an AMD CPU had 17 to 48 % of its peak
 FIRST_SHARE = 0.1  # of the device's peak
-FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}  # where no peak is known
+FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}  # FLOP/s where no peak is known
 FIRST_SECONDS = 0.2
 
 
@@ -163,10 +164,10 @@ class Forecast:
         self.flops = FIRST_SHARE * peak if peak else FIRST_FLOPS[self.learner.device.type]
         self.paces: list[float] = []  # seconds a token, of each evaluation on this lease
         self.closes_whole = self.segment.final and self.segment.whole and self._affords_whole()
-        self.looks = 1 + self.segment.curve  # at the subset, by both weights, before all is closed
+        self.looks = 1 + self.segment.curve  # evaluations of a subset in the closing, each by weights and average
 
     def steps_left(self) -> int | None:
-        """None where the segment has no number of steps, or not yet."""
+        """Return the steps left in the segment; None where it has no number of steps, or not yet."""
         goal = self.segment.steps
         if self.segment.training_seconds is not None:
             goal = self.pace.steps_in(self.segment.training_seconds)
@@ -181,7 +182,7 @@ class Forecast:
         return self.lease.left() >= MARGIN * self.step_seconds() + self.closing_seconds()
 
     def training_left(self) -> float:
-        """Seconds of training before the closing, at most."""
+        """Return the most seconds of training that are left before the closing."""
         left = self.lease.left() - self.closing_seconds()
         steps, step_seconds = self.steps_left(), self.pace.median()
         if steps is not None and step_seconds is not None:
@@ -193,20 +194,20 @@ class Forecast:
         return self.lease.expected("step", guess)
 
     def evaluation_seconds(self, tokens: int) -> float:
-        """A forward pass has a third of a step's operations and takes a third of its time or less."""
+        """Return the expected seconds of evaluating so many tokens, at a guess half of those of training on them."""
         guess = FIRST_SECONDS / self.evaluation_tokens + 2 * self.learner.parameters / self.flops
         if self.pace.settled is not None:
             guess = (self.pace.median() or 0.0) / 2 / self.learner.config.batch_tokens
         return tokens * self.lease.expected("evaluation token", guess)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Learn from one that came to its end."""
+        """Learn from an evaluation that was completed."""
         self.paces.append(evaluation.seconds / evaluation.tokens)
         self.lease.observe("evaluation token", self.paces[-1])
         self.closes_whole = self.closes_whole and self._affords_whole()
 
     def whole_seconds(self, tokens: int) -> float:
-        """Of evaluations of whole splits with so many tokens together."""
+        """Return the expected seconds of evaluating whole splits with so many tokens together."""
         return tokens * statistics.median(self.paces) if self.paces else self.evaluation_seconds(tokens)
 
     def checkpoint_seconds(self) -> float:
@@ -214,7 +215,8 @@ class Forecast:
         return self.lease.expected("checkpoint", FIRST_SECONDS + written / self.segment.disk_bytes)
 
     def closing_seconds(self) -> float:
-        """What must follow the last step: the evaluations, the last by the averaged weights, and the checkpoint."""
+        """Return the seconds to keep for what follows the last step: evaluations, by the average too, and
+        checkpoint."""
         whole = WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.closes_whole else 0.0
         averaged = 0.0 if self.learner.average is None else self.whole_seconds(self.evaluation_tokens)
         first = self.evaluation_seconds(self.evaluation_tokens)
@@ -225,39 +227,40 @@ class Forecast:
 
 
 def warm_up(step: int, steps: int) -> float:
-    """Share of the peak at the step with this number, counted from 0."""
+    """Return the share of the peak rate at this step, counted from 0, of a warm-up over so many steps."""
     return min(1.0, (step + 1) / max(steps, 1))
 
 
 class Decay:
-    """The fall to zero over the last `share` of a life; it begins at most once, and a resumed one goes on falling.
+    """The decay to zero over the last `share` of a life; it begins at most once, and goes on after a resume.
 
-    The end is unknown until the last segment is given out (Hagele et al. 2024, arXiv:2405.18392): only that one decays.
+    The end is unknown until the final segment is given out (Hagele et al. 2024, arXiv:2405.18392): only that one
+    decays.
     """
 
     def __init__(self, share: float, fraction: float = 1.0, length: float | None = None):
-        """fraction, length: what `state` gave in the checkpoint that the segment goes on from"""
+        """fraction, length: what `state` returned, from the checkpoint that the segment goes on from"""
         self.share = share
         self.fraction = fraction or 1.0  # one that had ended starts anew
         self.length = length if 0 < fraction < 1 else None
         self.begun = False
 
     def begins(self, done: float, left: float) -> bool:
-        """Whether the fall is due; done, left: training behind and ahead, both in steps or both in seconds."""
+        """Whether the decay is due; done, left: training behind and ahead, both in steps or both in seconds."""
         return not self.begun and (self.fraction < 1 or left <= self.share * (done + left))
 
     def begin(self, left: float) -> None:
-        """Start from the present fraction; the same length again where the end did not move, so that no bit changes."""
+        """Start from the present fraction; where the end did not move the length stays, so that no bit changes."""
         self.begun = True
         if self.length is None or left / self.length != self.fraction:
             self.length = left / self.fraction
 
     def factor(self, left: float) -> float:
-        """Share of the peak with this much training ahead."""
+        """Return the share of the peak rate with this much training ahead."""
         if self.begun and self.length:
             self.fraction = min(1.0, max(0.0, left / self.length))
         return self.fraction if self.begun else 1.0
 
     def state(self, left: float) -> dict[str, Any]:
-        """JSON-able; left: training ahead of the next step"""
+        """Return what __init__ takes, JSON-able; left: training ahead of the next step"""
         return {"fraction": self.factor(left), "length": self.length}

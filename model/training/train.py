@@ -1,4 +1,4 @@
-"""The training loop of both families: one segment of a trial's life inside one lease."""
+"""The training loop of all families: one segment of a trial's life inside one lease."""
 
 import math
 import time
@@ -21,15 +21,19 @@ from tune.errors import UserError
 from tune.reports import Ended, Evaluation, Report
 
 YIELD_SECONDS = 1.0
-CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
+CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their largest share of it
 COMPILE_REPAYS = {"cpu": 200.0, "cuda": 90.0}
-"""Training seconds ahead that make torch.compile worth its time: what takes c, and makes a step r times as fast, is
-repaid after c r / (r - 1). Of a core: nanogpt of context 256 d128 l4 27 s and 1.28, d256 l3 21 and 1.15; translation
-l2 d128 37 and 1.43, d256 35 and 1.21: 123, 161, 123, 202. The first on a machine takes 10 more. Of an H200, six
-processes compiling, with the look at the gradients, nanogpt d128 l4 38 s and 1.49, d512 l4 in steps of 16,384 tokens 34
-and 2.0, translation d128 l4 61 and 1.48, d512 l4 54 and 1.78, upstream's nanogpt of d768 l12 37 and 1.30, of d384 l6
-32 and 1.09: 116, 67, 188, 123, 160, 390; one alone takes two thirds of it, as the first three do in 80, 45 and 125."""
-QUEUED_SECONDS = 0.1  # of work that a GPU is given before it is waited for
+"""Seconds of training ahead that make torch.compile worth its time: where it takes c seconds and makes steps r times as
+fast, it is repaid after c r / (r - 1). Measured, as c, r and when it is repaid:
+
+On one core: nanogpt of context 256 d128 l4 27, 1.28, 123; d256 l3 21, 1.15, 161; translation l2 d128 37, 1.43, 123;
+d256 35, 1.21, 202. The first one on a machine takes 10 s more.
+
+On an H200 with six processes compiling, and gradients compared: nanogpt d128 l4 38, 1.49, 116; d512 l4 in steps of
+16,384 tokens 34, 2.0, 67; translation d128 l4 61, 1.48, 188; d512 l4 54, 1.78, 123; upstream's nanogpt d768 l12 37,
+1.30, 160; d384 l6 32, 1.09, 390. One process alone takes two thirds of c; the first three are then repaid after 80, 45,
+125."""
+QUEUED_SECONDS = 0.1  # of work that is queued on a GPU before the host waits for it
 
 
 def train(
@@ -50,7 +54,7 @@ def train(
 
     The lease runs from this call on; nothing (step, evaluation, checkpoint) begins that might not fit in it. A damaged
     checkpoint falls back to the newest sound one beside it, else to the beginning; another config is a UserError.
-    `stop` is asked before each step: where it says so, the segment ends with a checkpoint. `make` makes what learns.
+    `stop` is asked before each step: where it says yes, the segment ends with a checkpoint. `make` makes the learner.
     """
     lease = Lease(segment.device_seconds, clock)
     prepare_process(threads)
@@ -60,7 +64,7 @@ def train(
 
 @dataclass
 class _Training:
-    """One call of train(); written: the newest checkpoint."""
+    """The state of one call of train(); written: the newest checkpoint."""
 
     config: Config
     data: Data
@@ -76,7 +80,7 @@ class _Training:
     def __post_init__(self) -> None:
         self.pace, self.decay, self.recent = Pace(), Decay(self.config.decay_share), Recent()
         self.stopped = False
-        self.compile_settled: float | None = None  # the dropout for which it is
+        self.compile_settled: float | None = None  # the dropout rate for which it was decided
         self.next_yield = self.lease.clock() + YIELD_SECONDS
         self.next_save = self.lease.clock() + CHECKPOINT_SECONDS
 
@@ -133,7 +137,7 @@ class _Training:
     # Steps
 
     def _advance(self) -> None:
-        """Take a step; on a GPU, as many as it can be given at once."""
+        """Take a step; on a GPU, as many as are queued at once."""
         self._begin_decay_when_due()
         if self._compiles_now():
             with self.lease.spent_on("compile"):
@@ -158,7 +162,8 @@ class _Training:
         self.recent.add(self.learner.advance([self._factor(later) for later in range(count)]))
 
     def _compiles_now(self) -> bool:
-        """Asked once a segment, when the step time is known, and again where dropout begins."""
+        """Whether to compile now: decided once a segment, when the step time is known, and again where dropout
+        begins."""
         if self.compile_settled == self.learner.dropout or self.pace.settled is None:
             return False
         self.compile_settled = self.learner.dropout
@@ -175,8 +180,8 @@ class _Training:
         return count if steps is None else min(count, steps)
 
     def _ahead(self, later: int = 0) -> float:
-        """Training before the end of a final segment, after so many more steps: steps where it has a number of them,
-        else seconds."""
+        """Return the training left in a final segment after so many more steps: in steps where it has a number of them,
+        else in seconds."""
         steps = self.forecast.steps_left()
         if steps is not None:
             return steps - later
@@ -196,7 +201,7 @@ class _Training:
             self.decay.begin(self._ahead())
 
     def _read(self) -> None:
-        """Look at the steps since the last time; where a batch had to be cut, memory counts from there on."""
+        """Read the steps since the last time; where a batch had to be cut, the peak of memory begins anew."""
         if self.learner.micro_batches > self.micro_batches:
             self.micro_batches = self.learner.micro_batches
             self.memory.again()
@@ -205,7 +210,7 @@ class _Training:
     # Checkpoints
 
     def _keep_safe(self) -> None:
-        """Now and then a checkpoint inside a long segment: a kill costs no more than what came after it."""
+        """Write a checkpoint now and then in a long segment: a kill costs no more than what came after it."""
         if self.lease.clock() >= self.next_save:
             self._save(after=self.forecast.closing_seconds())
             seconds = max(CHECKPOINT_SECONDS, self.forecast.checkpoint_seconds() / CHECKPOINT_SHARE)
@@ -251,7 +256,7 @@ class _Training:
         if not looks.lowest.turned and (looks.watching or not at_end):
             seen = looks.look(after=MARGIN * self.forecast.checkpoint_seconds())
         if at_end or looks.lowest.turned:
-            if looks.lowest.turned or (seen and looks.lowest.above):  # an end that did not fit may be the best
+            if looks.lowest.turned or (seen and looks.lowest.above):  # an end that was not evaluated may be the best
                 looks.go_back()
                 seen = {}
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
@@ -277,7 +282,7 @@ class _Training:
         return self._report(ended, **evaluations)
 
     def _report(self, ended: Ended | None, **evaluations: Any) -> Report:
-        """What follows until the generator goes on is idle time."""
+        """Return a report; what follows until the generator goes on is idle time."""
         self.lease.enter("idle")
         learner, checkpoint = self.learner, str(self.written) if ended and self.written else None
         return Report(
