@@ -1,1 +1,1 @@
-"""Kernels in every implementation at hand, held against a reference and timed in turns."""
+"""Kernels in every implementation at hand, checked against a reference and timed in turns."""

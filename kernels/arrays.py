@@ -1,6 +1,6 @@
-"""copy, triad, additions and hypotenuses of arrays, one formula each in all implementations; sums over an array, whose
-order of additions is each implementation's own, so that they agree within rounding; and one number at a time: what a
-call costs, where compiled code need not win.
+"""Kernels on arrays: copy, triad, addition and hypotenuse, each by one formula in all implementations; sums over an
+array, which agree within rounding, as each implementation has its own order of additions; and kernels on one number,
+which show what a call costs, where compiled code need not win.
 """
 
 import ctypes
@@ -42,13 +42,13 @@ SPECIALS = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, np.inf, 1e300])
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """What one element of the output is, of the elements a and b of the inputs; the same in four languages."""
+    """One element of the output as a function of the elements a and b of the inputs, in four forms of the same."""
 
     name: str
     arrays: int
-    """Read and written: of 8 bytes an element."""
+    """Number of arrays that are read and written, of 8 bytes an element."""
     flops: int
-    """Of an element."""
+    """FLOPs of an element."""
     scalar: Callable[[float, float], float]
     numpy: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], object]
     python: Callable[[list[float], list[float]], list[float]]
@@ -91,7 +91,7 @@ HYPOTENUSE = Formula(
 
 
 def numba_loop(formula: Formula, *, parallel: bool) -> Bind:
-    """A loop over the elements, on one core or on all."""
+    """Compile a loop over the elements, on one core or on all."""
     element = njit(formula.scalar)
 
     def loop(a, b, out):  # type: ignore[no-untyped-def]
@@ -102,12 +102,13 @@ def numba_loop(formula: Formula, *, parallel: bool) -> Bind:
 
 
 def numba_ufunc(formula: Formula, target: str) -> Bind:
-    """A NumPy ufunc; target "cpu" or "parallel"."""
+    """Compile a NumPy ufunc; target: "cpu" or "parallel"."""
     return into_output(vectorize([TWO_FLOATS], target=target)(formula.scalar))
 
 
 def numba_streaming(formula: Formula, *, parallel: bool) -> Bind:
-    """A loop over cache lines, stored past the caches; what lies before the first line and after the last is plain."""
+    """Compile a loop over cache lines with streaming stores; elements before the first whole line and after the last
+    one are stored plainly."""
     element, store = njit(formula.scalar), streaming_store(formula.lanes)
 
     def loop(a, b, out):  # type: ignore[no-untyped-def]
@@ -125,7 +126,7 @@ def numba_streaming(formula: Formula, *, parallel: bool) -> Bind:
 
 
 def on_cpu(formula: Formula) -> list[Implementation]:
-    """Every implementation that needs no GPU."""
+    """Return all implementations of a formula that need no GPU."""
     return [
         Implementation(name="python", build=lambda: on_lists(formula.python), largest=SLOW_ABOVE),
         Implementation(name="numpy", build=lambda: into_output(formula.numpy)),
@@ -146,7 +147,7 @@ def _inputs(size: int, random: np.random.Generator) -> Inputs:
 
 
 def special(inputs: Inputs) -> Inputs:
-    """NaN, infinities and zeros in every pair; the sign of a zero does not count."""
+    """Return inputs with NaN, infinities and zeros in every pairing; the sign of a zero does not count."""
     size = inputs[0].size
     return np.resize(SPECIALS, size), np.resize(np.repeat(SPECIALS, SPECIALS.size), size)
 
@@ -166,11 +167,11 @@ def _kernel(name: str, formula: Formula, on_gpu: Sequence[Implementation], *othe
 
 
 REORDERED = {"reassoc"}
-"""Of LLVM's fast-math flags the one that lets additions go into lanes; NaN and infinities stay what they are."""
+"""The LLVM fast-math flag by which additions are vectorized; NaN and infinities stay as they are."""
 
 
 def numba_sum(*, parallel: bool) -> Bind:
-    """A loop with one total."""
+    """Compile a loop that adds up an array."""
 
     def total(a):  # type: ignore[no-untyped-def]
         found = 0.0
@@ -182,12 +183,13 @@ def numba_sum(*, parallel: bool) -> Bind:
 
 
 def exact_sum(a: NDArray[Any]) -> float:
-    """Rounded once. NaN for NaN, and for infinities of both signs, which math.fsum refuses."""
+    """Return the sum, rounded once. NaN for NaN, and for infinities of both signs, which math.fsum refuses."""
     return math.fsum(a) if np.isfinite(a).all() else float(np.sum(a))
 
 
 def scaled_hypotenuse(x, y):  # type: ignore[no-untyped-def]
-    """The published report's form: scaled by the larger side, so that no square overflows. Finite numbers only."""
+    """Return the hypotenuse in the published report's form: scaled by the larger side, so that no square overflows. For
+    finite numbers only."""
     x, y = abs(x), abs(y)
     small, large = min(x, y), max(x, y)
     if large == 0:
@@ -242,7 +244,7 @@ KERNELS = (
     _kernel("triad", TRIAD, cuda.elementwise(TRIAD.scalar)),
     _kernel(
         "hypotenuse", HYPOTENUSE, cuda.elementwise(HYPOTENUSE.scalar),
-        # scales against overflow, and hypot(inf, nan) is inf: equal to the naive form on finite squares only
+        # np.hypot scales against overflow, and hypot(inf, nan) is inf: as the plain form only for finite squares
         Implementation(name="builtin", build=lambda: into_output(np.hypot), only_finite=True),
     ),
     _kernel("grid_stride_add", ADD, [cuda.grid_stride(ADD.scalar)]),

@@ -1,5 +1,5 @@
-"""One kernel: its implementations built, gated and timed beside the machine's own bandwidth and the published times;
-and what the machine does at most, its bandwidth and its products of matrices.
+"""Builds, checks and times the implementations of a kernel, beside the machine's own bandwidth and published times; and
+measures the peaks of the machine, its bandwidth and its matrix products.
 """
 
 import time
@@ -27,8 +27,8 @@ WITH_COPIES = "with"
 
 @cache
 def published_times() -> dict[tuple[str, str, bool], float]:
-    """Seconds by kernel and implementation, as they are called here, and whether they are with copies to a GPU and
-    back. The sizes are not told."""
+    """Return published seconds by kernel and implementation, as named here, and by whether copies to a GPU and back are
+    included. The sizes were not published."""
     return {
         (row["kernel"], row["implementation_here"], row["copies"] == WITH_COPIES): row["time"] * SECONDS[row["unit"]]
         for row in published("kernels")
@@ -36,11 +36,11 @@ def published_times() -> dict[tuple[str, str, bool], float]:
 
 
 ONE, ALL, GPU = "one thread", "all threads", "gpu"
-"""Where a copy runs."""
+"""Places where a copy runs."""
 MARK = "peak "
-"""Of a contender that is not a row."""
+"""Prefix of a contender's name that is not a row, but a copy to compare with."""
 PAIR = 16
-"""Bytes that a copy moves an element: one float64 in, one out."""
+"""Bytes that a copy moves for each element: one float64 in, one out."""
 
 
 @cache
@@ -50,7 +50,7 @@ def _copies(place: str) -> tuple[Bind, Bind]:
 
 
 def peak_contenders(moved_bytes: int, places: Collection[str]) -> dict[str, Call]:
-    """Copies that move as many bytes: on a CPU stored plainly and past the caches; on a GPU torch's own."""
+    """Return copies that move as many bytes: on a CPU with plain and with streaming stores; on a GPU torch's own."""
     elements = max(1, moved_bytes // PAIR)
     found: dict[str, Call] = {}
     if on_cpu := [place for place in (ONE, ALL) if place in places]:
@@ -68,14 +68,15 @@ def peak_contenders(moved_bytes: int, places: Collection[str]) -> dict[str, Call
 
 
 def bandwidth(values: Values, moved_bytes: int, place: str) -> float | None:
-    """Bytes a second of the best copy there, of those on one thread too where all may be used; None without any."""
+    """Return the bytes a second of the best copy at a place, for ALL also of those on one thread; None without any."""
     starts = tuple(MARK + each for each in ((ONE, ALL) if place == ALL else (place,)))
     elements = max(1, moved_bytes // PAIR)
     return max((PAIR * elements / median(own) for name, own in values.items() if name.startswith(starts)), default=None)
 
 
 BASELINES = ("python", "numpy", "c", "torch")
-"""What ratios are to; for a parallel implementation and on a GPU to the form that is so too, where there is one."""
+"""Implementations that others are compared with: parallel ones and those on a GPU with the baseline's form of the same
+kind, if there is one."""
 END_TO_END = " end to end"
 Row = dict[str, Any]
 
@@ -88,20 +89,20 @@ class Contender:
     bind: Bind | None = None
     host_bind: Bind | None = None
     error: float = 0.0
-    """The largest relative error in the gate."""
+    """The largest relative error in the checks."""
     fault: str = ""
     """Why it is not timed: `skipped: ...` or `FAIL: ...`."""
     compile_milliseconds: float | None = None
-    """To build it and call it once."""
+    """Time to build it and call it once."""
 
 
 def measure(name: str, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> list[Row]:
-    """All rows of the kernel of that name: what a Ray task does."""
+    """Return all rows of the kernel of that name: what a Ray task does."""
     return list(rows(KERNELS[name], sizes, implementations, seed))
 
 
 def rows(kernel: Kernel, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> Iterator[Row]:
-    """A row for each size and each implementation that is asked for; None: for all."""
+    """Yield a row for each size and each implementation that is asked for; None: all."""
     numba.set_num_threads(THREADS)
     contenders = [built(kernel, implementation, seed) for implementation in asked(kernel, implementations)]
     for size in sizes if kernel.sized else (1,):
@@ -109,7 +110,7 @@ def rows(kernel: Kernel, sizes: Sequence[int], implementations: Sequence[str] | 
 
 
 def built(kernel: Kernel, implementation: Implementation, seed: int) -> Contender:
-    """Compiled, called once, and held against the reference."""
+    """Compile an implementation, call it once, and check it against the reference; failures go to `fault`."""
     first, output = kernel.arrays(1, seed)
     made = Contender(implementation=implementation)
     try:
@@ -121,18 +122,18 @@ def built(kernel: Kernel, implementation: Implementation, seed: int) -> Contende
         errors = [verify.check(kernel, implementation, each, seed) for each in (bind, host_bind) if each]
     except UnavailableError as error:
         return replace(made, fault=f"skipped: {error}")
-    except Exception as error:  # whatever a wrong implementation does, it is a row
+    except Exception as error:  # whatever a wrong implementation raises, it is a row
         return replace(made, fault=failure(error))
     return replace(made, bind=bind, host_bind=host_bind, error=max(errors), compile_milliseconds=1e3 * compiled)
 
 
 def failure(error: Exception) -> str:
-    """In one line."""
+    """Return the fault that an error stands for, in one line."""
     return f"FAIL: {' '.join(str(error).split()) or type(error).__name__}"
 
 
 def at_size(kernel: Kernel, contender: Contender, size: int, inputs: Inputs) -> Contender:
-    """The contender, with a fault where it is not to be timed at this size."""
+    """Return the contender, with a fault where it is not to be timed at this size."""
     largest = contender.implementation.largest
     if contender.fault or contender.bind is None:
         return contender
@@ -146,7 +147,7 @@ def at_size(kernel: Kernel, contender: Contender, size: int, inputs: Inputs) -> 
 
 
 def timed(kernel: Kernel, size: int, contenders: Sequence[Contender], seed: int) -> Iterator[Row]:
-    """The rows of one size. All contenders get the same inputs, and the same array for their output."""
+    """Yield the rows of one size. All contenders get the same inputs, and the same array for their output."""
     inputs, output = kernel.arrays(size, seed)
     checked = [at_size(kernel, contender, size, inputs) for contender in contenders]
     calls: dict[str, Call] = {}
@@ -170,12 +171,12 @@ def timed(kernel: Kernel, size: int, contenders: Sequence[Contender], seed: int)
 
 
 def peak_place(implementation: Implementation) -> str:
-    """Where the copy runs that an implementation is held against."""
+    """Return where the copy runs that an implementation is compared with."""
     return GPU if implementation.device == "gpu" else ALL if implementation.parallel else ONE
 
 
 def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> Row:
-    """What a row says before anything is timed."""
+    """Return what a row says before anything is timed."""
     implementation = contender.implementation
     on_gpu = implementation.device == "gpu"
     failed = contender.fault.startswith("FAIL")
@@ -198,7 +199,7 @@ def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> R
 
 
 def _figures(kernel: Kernel, implementation: Implementation, values: Values, elements: int, moved: int) -> Row:
-    """What the timing says of one implementation."""
+    """Return what the timing says of one implementation."""
     own = values[implementation.name]
     seconds = median(own)
     best = bandwidth(values, moved, peak_place(implementation))
@@ -218,7 +219,7 @@ def _figures(kernel: Kernel, implementation: Implementation, values: Values, ele
 
 
 def _ratios(implementation: Implementation, values: Values) -> dict[str, tuple[float, float, float]]:
-    """How many times as fast as each baseline, with the 95 % interval."""
+    """Return how many times as fast as each baseline an implementation is, with the 95 % interval."""
     found = {}
     for baseline in BASELINES:
         alike = "-cuda" if implementation.device == "gpu" else "-parallel" if implementation.parallel else ""
@@ -229,14 +230,14 @@ def _ratios(implementation: Implementation, values: Values) -> dict[str, tuple[f
 
 
 TIMES_CACHES = 4
-"""The arrays of the copies are together so many times the last cache."""
+"""How many times as large as the last cache the arrays of the copies together are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """Of one device, by threads of the process that drives it: a GPU does with one.
+    """The peaks of one device, by threads of the process that drives it, which for a GPU is one.
 
-    bytes_per_second: read and written by a copy; flops_per_second: of products of matrices, by precision.
+    bytes_per_second: read and written by a copy; flops_per_second: of matrix products, by precision.
     """
 
     bytes_per_second: Mapping[int, float]
@@ -247,7 +248,8 @@ Found = dict[str, Peaks]
 
 
 def measured_peaks() -> Found | None:
-    """Of the CPU and, where there is one, the GPU, by their names. None where others took the machine each time.
+    """Measure the peaks of the CPU and, where there is one, the GPU, by their names. None where other processes
+    disturbed each try.
 
     It changes switches of torch and of the C library, so a process that times anything else must not call it.
     """

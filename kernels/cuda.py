@@ -1,4 +1,4 @@
-"""All that runs on a GPU, and the only place that imports numba.cuda. Nothing is compiled before there is a device.
+"""Kernels on a GPU with numba; only this file imports numba.cuda. Nothing is compiled before there is a device.
 
 With NUMBA_ENABLE_CUDASIM=1 everything but the ufuncs runs on the CPU, for tests.
 """
@@ -24,15 +24,15 @@ from kernels.kernel import Bind, Call, Implementation, Inputs, Kernel, Unavailab
 THREADS = 128
 MOST_BLOCKS = 4096
 CHUNKS = 4
-"""Streams that share a transfer."""
+"""Number of streams that share a transfer."""
 Launch = Callable[..., object]
-"""Device arrays and numbers, the output last -> nothing; it may return before the device is done."""
+"""Launches a kernel on device arrays and numbers, the output last; it may return before the device is done."""
 Way = Callable[[Launch], Bind]
-"""How a kernel is given its data."""
+"""How a kernel gets its data, such as `resident`."""
 
 
 def require_device() -> None:
-    """UnavailableError where there is none."""
+    """Check that there is a device. UnavailableError: there is none."""
     if cuda is None or not cuda.is_available():
         raise UnavailableError("no CUDA device")
 
@@ -43,22 +43,23 @@ def simulated() -> bool:
 
 
 def device_name() -> str:
-    """Of the device that kernels run on."""
+    """Return the name of the device that kernels run on."""
     return "CUDA simulator" if simulated() else str(cuda.get_current_device().name)
 
 
 def blocks_for(elements: int) -> int:
-    """At least one; where there are more elements than threads, each thread strides over the grid."""
+    """Return the blocks of a launch, at least one; with more elements than threads each thread strides over the
+    grid."""
     return min(MOST_BLOCKS, max(1, math.ceil(elements / THREADS)))
 
 
 def to_device(value: Any) -> Any:
-    """Arrays are copied, without gaps; numbers stay."""
+    """Copy an array to the device, without gaps; a number stays as it is."""
     return cuda.to_device(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 
 
 def resident(launch: Launch) -> Bind:
-    """Data on the device before and after; timed until the device is done."""
+    """Bind a launch with data on the device before and after; the time is until the device is done."""
 
     def bind(inputs: Inputs, output: Any) -> Call:
         placed = to_device(output)
@@ -74,7 +75,7 @@ def resident(launch: Launch) -> Bind:
 
 
 def through_host(launch: Launch) -> Bind:
-    """Host arrays are copied to the device, and the output back; nothing but that and the kernel."""
+    """Bind a launch so that host arrays are copied to the device, and the output back, within the time."""
 
     def bind(inputs: Inputs, output: Any) -> Call:
         def run(*arguments: Any) -> None:
@@ -88,7 +89,7 @@ def through_host(launch: Launch) -> Bind:
 
 
 def total_of(dtype: type[np.generic], read: Callable[[Any], Any]) -> tuple[Way, Way]:
-    """As `resident` and `through_host`, of a kernel that adds to an array of one number."""
+    """Return the forms of `resident` and `through_host` for a kernel that adds to an array of one number."""
 
     def bind(launch: Launch, *, place: bool) -> Bind:
         def run(*arguments: Any) -> Any:
@@ -104,7 +105,7 @@ def total_of(dtype: type[np.generic], read: Callable[[Any], Any]) -> tuple[Way, 
 
 
 def on_gpu(name: str, make: Callable[[], Launch], bind: Way = resident, through: Way = through_host) -> Implementation:
-    """Both ways: device-resident and end to end."""
+    """Return an implementation on the GPU, both with data there and end to end."""
 
     def build(way: Way) -> Callable[[], Bind]:
         def built() -> Bind:
@@ -117,7 +118,7 @@ def on_gpu(name: str, make: Callable[[], Launch], bind: Way = resident, through:
 
 
 def elementwise(formula: Callable[..., Any]) -> list[Implementation]:
-    """out[i] = formula(a[i], b[i]): one thread an element, and as a CUDA ufunc."""
+    """Return implementations of out[i] = formula(a[i], b[i]): with a thread for each element, and as a CUDA ufunc."""
     return [
         on_gpu("cuda", lambda: per_thread_launch(formula)),
         on_gpu("cuda-vectorize", lambda: ufunc_launch(formula)),
@@ -125,7 +126,7 @@ def elementwise(formula: Callable[..., Any]) -> list[Implementation]:
 
 
 def per_thread_launch(formula: Callable[..., Any]) -> Launch:
-    """As many threads as elements."""
+    """Compile a kernel with a thread for each element and return its launch."""
     element = cuda.jit(device=True)(formula)
 
     @cuda.jit
@@ -138,17 +139,17 @@ def per_thread_launch(formula: Callable[..., Any]) -> Launch:
 
 
 def ufunc_launch(formula: Callable[..., Any]) -> Launch:
-    """UnavailableError in the simulator, which has no ufuncs."""
+    """Compile a ufunc and return its launch. UnavailableError: the simulator has no ufuncs."""
     if simulated():
         raise UnavailableError("the CUDA simulator has no ufuncs")
     assert isinstance(formula, FunctionType), "numba compiles no other"
-    named = FunctionType(formula.__code__, formula.__globals__, "formula")  # by which numba writes a function
+    named = FunctionType(formula.__code__, formula.__globals__, "formula")  # numba writes a function of this name
     made = numba.vectorize([types.float64(types.float64, types.float64)], target="cuda")(named)
     return lambda a, b, out: made(a, b, out=out)
 
 
 def grid_stride(formula: Callable[..., Any]) -> Implementation:
-    """out[i] = formula(a[i], b[i]), each thread in strides of the whole grid."""
+    """Return the implementation of out[i] = formula(a[i], b[i]) with each thread in strides of the whole grid."""
 
     def make() -> Launch:
         element = cuda.jit(device=True)(formula)
@@ -164,7 +165,8 @@ def grid_stride(formula: Callable[..., Any]) -> Implementation:
 
 
 def block_reduction(joined: Callable[..., Any]) -> Any:
-    """A device function: of (shared, value) of each thread what `joined` makes of all of a block's, for all of them."""
+    """Compile a device function (shared, value) that reduces the values of a block's threads by `joined`, for all of
+    them; shared: an array of THREADS."""
     join = cuda.jit(device=True)(joined)
 
     @cuda.jit(device=True)
@@ -185,17 +187,18 @@ def block_reduction(joined: Callable[..., Any]) -> Any:
 
 
 def larger(x, y):  # type: ignore[no-untyped-def]
-    """As in `block_reduction`."""
+    """Return the larger of two, for `block_reduction`."""
     return y if y > x else x
 
 
 def added(x, y):  # type: ignore[no-untyped-def]
-    """The same."""
+    """Return the sum of two, for `block_reduction`."""
     return x + y
 
 
 def shared_sum() -> Implementation:
-    """Each block adds up its threads' totals in shared memory, then to the result."""
+    """Return the implementation of a sum: each block adds up its threads' totals in shared memory, then to the
+    result."""
 
     def make() -> Launch:
         total = block_reduction(added)
@@ -216,7 +219,8 @@ def shared_sum() -> Implementation:
 
 
 def count(is_hit: Callable[..., Any]) -> Implementation:
-    """How many of the samples are hits; whole numbers, so the order does not matter."""
+    """Return the implementation of a count of samples that are hits; as it adds integers, their order does not
+    matter."""
 
     def make() -> Launch:
         test, one, none = cuda.jit(device=True)(is_hit), np.uint64(1), np.uint64(0)
@@ -235,7 +239,7 @@ def count(is_hit: Callable[..., Any]) -> Implementation:
 
 
 def scalar_add() -> Implementation:
-    """One thread adds two numbers: launch, and a copy of the result."""
+    """Return the implementation of an addition of two numbers by one thread: a launch, and a copy of the result."""
 
     def make() -> Launch:
         @cuda.jit
@@ -248,7 +252,7 @@ def scalar_add() -> Implementation:
 
 
 def empty_launch() -> Implementation:
-    """What a launch costs, until the device is done."""
+    """Return the implementation of an empty kernel: what a launch costs until the device is done."""
 
     def build() -> Bind:
         require_device()
@@ -267,7 +271,8 @@ def empty_launch() -> Implementation:
 
 
 def transfers() -> list[Implementation]:
-    """Host to device: from pageable memory, from pinned memory, and pinned in several streams."""
+    """Return copies from host to device: from pageable memory, from pinned memory, and from pinned in several
+    streams."""
 
     def implementation(name: str, *, pinned: bool, chunks: int) -> Implementation:
         def build() -> Bind:
@@ -276,7 +281,7 @@ def transfers() -> list[Implementation]:
 
             def bind(inputs: Inputs, output: Any) -> Call:
                 given = inputs[0]
-                pins = pinned and given.size > 0  # CUDA has no memory of none
+                pins = pinned and given.size > 0  # CUDA allocates no empty array
                 host = cuda.pinned_array(given.shape, given.dtype) if pins else np.empty_like(given)
                 host[:] = given
                 device = to_device(output)

@@ -1,4 +1,4 @@
-"""The model pieces on a GPU: a block a row, reductions in shared memory."""
+"""The row kernels on a GPU, with numba: one block for each row, reductions in shared memory."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ def _launch(kernel: Any) -> Launch:
 
 
 def softmax() -> Implementation:
-    """Over rows of float32."""
+    """Return the implementation of softmax over rows of float32."""
 
     def make() -> Launch:
         largest, total = block_reduction(larger), block_reduction(added)
@@ -43,7 +43,7 @@ def softmax() -> Implementation:
 
 
 def layer_norm() -> Implementation:
-    """Over rows of float32, with gain and bias."""
+    """Return the implementation of layer norm over rows of float32, with gain and bias."""
 
     def make() -> Launch:
         total = block_reduction(added)
@@ -70,7 +70,7 @@ def layer_norm() -> Implementation:
 
 
 def cross_entropy() -> Implementation:
-    """Of each row's target, fused: no array of probabilities."""
+    """Return the implementation of the cross-entropy of each row's target, fused: no array of probabilities."""
 
     def make() -> Launch:
         largest, total = block_reduction(larger), block_reduction(added)

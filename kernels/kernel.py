@@ -1,4 +1,4 @@
-"""What a kernel and an implementation of it are, and how numba compiles here: types, threads, streaming stores."""
+"""Kernels and implementations of them, and how numba compiles here: types, threads, streaming stores."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -38,17 +38,17 @@ class Call:
     arguments: tuple[Any, ...]
     read: Callable[[Any], Any]
     before: Callable[[], object] | None = None
-    """Called before each timed value, outside of the time."""
+    """Called before each timed value, and not timed."""
 
     def result(self) -> Any:
-        """Run once."""
+        """Call once and return the result."""
         if self.before:
             self.before()
         return self.read(self.function(*self.arguments))
 
 
 Bind = Callable[[Inputs, NDArray[Any] | None], Call]
-"""Inputs and the output, where the kernel has one -> a call. RefusedError for inputs that it does not take."""
+"""Makes a call of inputs and, where the kernel has one, an output. RefusedError: it does not take such inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +58,17 @@ class Implementation:
     name: str
     build: Callable[[], Bind]
     parallel: bool = False
-    """All cores; otherwise one thread."""
+    """Whether it uses all cores; otherwise one thread."""
     device: str = "cpu"
     end_to_end: Callable[[], Bind] | None = None
-    """The same from host arrays to host arrays, where `build` leaves the data on a GPU."""
+    """Builds the same from host arrays to host arrays, where that of `build` has its data on a GPU."""
     largest: int | None = None
-    """Sizes above it are left out, as they would take minutes."""
+    """Largest size to time, as larger ones would take minutes; None: any."""
     only_finite: bool = False
-    """What it does with NaN and infinities is another function than the kernel's."""
+    """Whether it treats NaN and infinities otherwise than the kernel does."""
     random: bool = False
-    """It draws other numbers than the kernel: held against the expectation, within six standard deviations."""
+    """Whether it draws other random numbers than the kernel; it is then checked to be within six standard
+    deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,39 +78,39 @@ class Kernel:
     name: str
     dtype: str
     inputs: Callable[[int, np.random.Generator], Inputs]
-    """Random inputs of about so many elements."""
+    """Size and generator -> random inputs of about so many elements."""
     reference: Callable[..., Any]
     """The slow, obvious form: inputs -> result."""
     implementations: Sequence[Implementation]
     output: Callable[..., NDArray[Any]] | None = None
     """Inputs -> an array for the result; None: the result is returned."""
     tolerance: float = 0.0
-    """Largest relative error; 0: every bit must agree."""
+    """Largest relative error that is right; 0: every bit must agree."""
     least: float = 0.0
-    """Errors are relative to the expected value, or to this where that is smaller, as after a cancellation."""
+    """Errors are relative to the expected value, or to this where the value is smaller, as after cancellation."""
     expectation: Callable[..., tuple[float, float]] | None = None
     """Inputs -> mean and standard deviation of the result, for implementations with other random numbers."""
     bytes_per_element: float = 0.0
-    """Read and written once each; what a plain store reads before it writes is not counted. 0: not bound by memory."""
+    """Bytes read and written, each once; without what a plain store reads before it writes. 0: not bound by memory."""
     flops_per_element: float = 0.0
-    """Additions, multiplications, divisions, comparisons, roots and exponentials of floats: one each."""
+    """Additions, multiplications, divisions, comparisons, roots and exponentials of floats, one each."""
     unit: str = "elements"
     sized: bool = True
-    """False: one size, a single call."""
+    """Whether it has sizes; False: a single call."""
     special: Callable[[Inputs], Inputs] | None = None
     """Inputs -> the same with NaN, infinities and signed zeros among them."""
 
     def arrays(self, size: int, seed: int) -> tuple[Inputs, NDArray[Any] | None]:
-        """Random inputs of about so many elements, and where the result goes; each begins on a cache line."""
+        """Return random inputs of about so many elements, and the output; each array begins on a cache line."""
         inputs = self.inputs(size, np.random.default_rng(seed))
         placed = tuple(on_line(each) if isinstance(each, np.ndarray) else each for each in inputs)
         return placed, on_line(self.output(*inputs)) if self.output else None
 
 
 def on_line(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy that begins on a cache line, as torch's own arrays do.
+    """Return a copy that begins on a cache line, as torch's own tensors do.
 
-    NumPy's begin 16 bytes into a page: there every vector of AVX-512 lies on two lines, in all contenders but torch.
+    NumPy's arrays begin 16 bytes into a page: every AVX-512 vector then spans two lines, for all contenders but torch.
     """
     room = np.empty(array.nbytes + LINE, np.uint8)
     start = -room.ctypes.data % LINE
@@ -119,17 +120,17 @@ def on_line(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def into_output(function: Callable[..., Any]) -> Bind:
-    """Of a function that takes the inputs and the array for its result."""
+    """Bind a function that takes the inputs and the array for its result."""
     return lambda inputs, output: Call(function=function, arguments=(*inputs, output), read=lambda _: output)
 
 
 def returned(function: Callable[..., Any]) -> Bind:
-    """Of a function that returns its result."""
+    """Bind a function that returns its result."""
     return lambda inputs, output: Call(function=function, arguments=inputs, read=lambda result: result)
 
 
 def on_lists(function: Callable[..., Any]) -> Bind:
-    """Of a function in pure Python, which gets lists instead of arrays; the conversion is not timed."""
+    """Bind a function in pure Python, which gets lists instead of arrays; the conversion is not timed."""
     return lambda inputs, output: Call(
         function=function,
         arguments=tuple(each.tolist() if isinstance(each, np.ndarray) else each for each in inputs),
@@ -141,34 +142,34 @@ TBB = "libtbb.so.12"
 
 
 def _load_tbb() -> None:
-    """Threading Building Blocks, where its wheel is there: it lies where no loader looks, and numba asks by name."""
+    """Load Threading Building Blocks from its wheel, if installed: no loader looks there, and numba asks by name."""
     with suppress(PackageNotFoundError, StopIteration, OSError):
         library = next(file for file in files("tbb") or () if file.name == TBB)
         ctypes.CDLL(str(library.locate()))
 
 
 _load_tbb()
-# OpenMP calls the loop of a parallel ufunc once an element. The work queue, which is part of numba, does not, but puts
-# both threads on one core now and then, and takes .2 ms to begin where the first takes a few microseconds.
+# With OpenMP the loop of a parallel ufunc is called for each element. numba's own work queue does not do that, but now
+# and then puts two threads on one core, and takes .2 ms to start where TBB takes a few microseconds.
 numba.config.THREADING_LAYER_PRIORITY = ["tbb", "workqueue", "omp"]  # type: ignore[attr-defined]
 
 THREADS = min(core_count(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-"""Of every parallel implementation, numba's or not."""
+"""Threads of every parallel implementation, numba's or not."""
 
-VECTOR_IN = types.Array(types.float64, 1, "C", readonly=True)  # takes what can be written too: one compilation for both
+VECTOR_IN = types.Array(types.float64, 1, "C", readonly=True)  # writable arrays fit too: one compilation for both
 VECTOR_OUT = types.Array(types.float64, 1, "C")
 LANES = LINE // 8
-"""float64 of a vector."""
+"""Number of float64 in a vector."""
 
 Combine = Callable[[Any, ir.VectorType, Any, Any], Any]
 """LLVM builder, vector type, two vectors of LANES float64 -> their combination."""
 
 
 def streaming_store(combine: Combine) -> Any:
-    """For compiled code: store(output, a, b, start) sets output[start : start + LANES] past the caches.
+    """Return store(output, a, b, start) for compiled code, which sets output[start : start + LANES] past the caches.
 
-    `output[start]` lies on a cache line, and all arrays are contiguous float64. A plain store reads the line that it
-    writes, and so moves 4/3 of what an addition counts; this one does not.
+    `output[start]` must begin a cache line, and all arrays be contiguous float64. A plain store also reads the line
+    that it writes, so that an addition moves 4/3 of the bytes that are counted; this one does not.
     """
 
     @intrinsic
@@ -192,7 +193,7 @@ def streaming_store(combine: Combine) -> Any:
 
 @intrinsic
 def fence(typing_context):  # type: ignore[no-untyped-def]
-    """For compiled code: what was streamed is there for every core before anything that comes later."""
+    """Make all streaming stores visible to every core before anything that comes later; for compiled code."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         builder.fence("seq_cst")
@@ -202,6 +203,6 @@ def fence(typing_context):  # type: ignore[no-untyped-def]
 
 
 def square_root(builder: Any, vector: ir.VectorType, value: Any) -> Any:
-    """Of each lane."""
+    """Return the square root of each lane of a vector."""
     function = ir.FunctionType(vector, [vector])
     return builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.sqrt.v8f64"), [value])

@@ -23,13 +23,14 @@ SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 HIGH, LOW, RADIUS = np.uint64(33), np.uint64(0xFFFFFFFF), np.uint64(1 << 62)
 WORD = (1 << 64) - 1
 CHUNK = 1 << 14
-"""Samples that NumPy counts at a time, so that its temporary arrays stay in cache."""
+"""Samples that NumPy counts at a time, so that temporary arrays stay in cache."""
 SLOW_ABOVE, VERY_SLOW_ABOVE = 1_000_000, 20_000
 COUNT = types.int64(types.uint64, types.int64)
 
 
 def hit(seed, sample):  # type: ignore[no-untyped-def]
-    """Whether the point lies in the circle; uint64 numbers or arrays. Coordinates are whole numbers of 31 bits."""
+    """Whether a sample's point lies in the circle; for uint64 numbers or arrays. Coordinates are integers of 31
+    bits."""
     z = seed + (sample + ONE) * GOLDEN
     z = (z ^ (z >> SHIFTS[0])) * FIRST
     z = (z ^ (z >> SHIFTS[1])) * SECOND
@@ -39,7 +40,7 @@ def hit(seed, sample):  # type: ignore[no-untyped-def]
 
 
 def count_python(seed: int, samples: int) -> int:
-    """The reference: Python's whole numbers, cut to 64 bits."""
+    """Count hits with Python's integers, cut to 64 bits."""
     found = 0
     for sample in range(samples):
         z = (seed + (sample + 1) * 0x9E3779B97F4A7C15) & WORD
@@ -52,7 +53,7 @@ def count_python(seed: int, samples: int) -> int:
 
 
 def count_numpy(seed: int, samples: int) -> int:
-    """In chunks."""
+    """Count hits with NumPy, chunk by chunk: the reference."""
     start, found = np.uint64(seed), 0
     for first in range(0, samples, CHUNK):
         chunk: NDArray[Any] = np.arange(first, min(samples, first + CHUNK), dtype=np.uint64)
@@ -61,7 +62,7 @@ def count_numpy(seed: int, samples: int) -> int:
 
 
 def count_random_python(seed: int, samples: int) -> int:
-    """The published report's form, with the standard library's generator."""
+    """Count hits as the published report does, with the standard library's generator."""
     draw, found = standard_random.Random(seed).random, 0
     for _ in range(samples):
         found += draw() ** 2 + draw() ** 2 < 1
@@ -69,7 +70,7 @@ def count_random_python(seed: int, samples: int) -> int:
 
 
 def numba_count(*, parallel: bool) -> Bind:
-    """A loop with one count."""
+    """Compile a loop that counts hits."""
     is_hit = njit(hit)
 
     def count(seed, samples):  # type: ignore[no-untyped-def]
@@ -82,7 +83,7 @@ def numba_count(*, parallel: bool) -> Bind:
 
 
 def numba_random_count() -> Bind:
-    """The published report's form: numba's Mersenne twister."""
+    """Compile the published report's form, which draws from numba's Mersenne twister."""
 
     def count(seed, samples):  # type: ignore[no-untyped-def]
         np.random.seed(seed & LOW)
@@ -103,7 +104,7 @@ def _inputs(size: int, random: np.random.Generator) -> Inputs:
 
 
 def expectation(seed: int, samples: int) -> tuple[float, float]:
-    """Mean and standard deviation of the hits of independent samples."""
+    """Return mean and standard deviation of the number of hits of independent samples."""
     inside = math.pi / 4
     return samples * inside, math.sqrt(samples * inside * (1 - inside))
 

@@ -1,4 +1,4 @@
-"""The yardstick: the same loops in C, through gcc -O3 -march=native, where there is a gcc."""
+"""The same loops in C for comparison, compiled by gcc -O3 -march=native where there is a gcc."""
 
 import ctypes
 import shutil
@@ -13,7 +13,7 @@ import numpy as np
 from kernels.kernel import THREADS, Bind, Call, RefusedError, UnavailableError
 
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
-# copy keeps plain pointers: with `restrict` gcc makes it a call of memcpy, which is another kernel.
+# copy has plain pointers: with `restrict` gcc turns it into a call of memcpy, which is another kernel.
 SOURCE = r"""
 #include <math.h>
 #include <stddef.h>
@@ -97,7 +97,7 @@ double add_scalars(double x, double y) { return x + y; }
 
 @cache
 def library() -> ctypes.CDLL:
-    """SOURCE, compiled once a process. UnavailableError without a gcc that can do it."""
+    """Compile SOURCE, once a process. UnavailableError: there is no gcc that can do it."""
     if not (compiler := shutil.which("gcc")):
         raise UnavailableError("no gcc")
     with tempfile.TemporaryDirectory(prefix="ration-kernels-") as folder:
@@ -111,7 +111,7 @@ def library() -> ctypes.CDLL:
 
 
 def c_function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of the library, with its ctypes. UnavailableError for one that this CPU cannot have."""
+    """Return a function of the library, with its ctypes. UnavailableError: this CPU cannot have it."""
     try:
         function = library()[name]
     except AttributeError:
@@ -121,14 +121,14 @@ def c_function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def pointer(array: Any) -> int:
-    """Of the first element. RefusedError for an array with gaps."""
+    """Return the address of the first element. RefusedError: the array has gaps."""
     if not array.flags.c_contiguous:
         raise RefusedError("contiguous arrays only")
     return int(array.ctypes.data)
 
 
 def c_vectors(name: str) -> Bind:
-    """Of a function (n, a, b, out) on arrays of float64."""
+    """Bind a function (n, a, b, out) on arrays of float64."""
     function = c_function(name, None, ctypes.c_ssize_t, *(3 * [ctypes.c_void_p]))
 
     def bind(inputs: tuple[Any, ...], output: Any) -> Call:
@@ -139,7 +139,7 @@ def c_vectors(name: str) -> Bind:
 
 
 def c_sum(name: str) -> Bind:
-    """Of a function (n, a) that returns a float64."""
+    """Bind a function (n, a) that returns a float64."""
     function = c_function(name, ctypes.c_double, ctypes.c_ssize_t, ctypes.c_void_p)
 
     def bind(inputs: tuple[Any, ...], output: Any) -> Call:

@@ -1,4 +1,4 @@
-"""All kernels, by name, and what is asked of each."""
+"""All kernels by name, and which of their implementations are asked for."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ KERNELS = {kernel.name: kernel for family in FAMILIES for kernel in family.KERNE
 
 
 def asked(kernel: Kernel, implementations: Sequence[str] | None) -> list[Implementation]:
-    """The implementations of a kernel that are asked for; None: all."""
+    """Return the implementations of a kernel that are asked for; None: all."""
     return [each for each in kernel.implementations if implementations is None or each.name in implementations]
 
 
 def check_implementations(settings: Settings) -> None:
-    """UserError: one is asked for that none of the kernels has."""
+    """Check the implementations that are asked for. UserError: none of the kernels has one of them."""
     known = dict.fromkeys(each.name for name in settings.kernels for each in KERNELS[name].implementations)
     try:
         check_known(settings.implementations or (), tuple(known))

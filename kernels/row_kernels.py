@@ -1,7 +1,7 @@
-"""Softmax, layer norm and cross-entropy over rows of float32: what the two models do that memory bounds.
+"""Softmax, layer norm and cross-entropy over rows of float32: the parts of the models that are bound by memory.
 
-Compiled loops are written so that LLVM puts every pass into vector lanes. exp is a polynomial here, as numba's own
-calls the C library once an element. NaN and infinities come out as in NumPy.
+Compiled loops are written so that LLVM vectorizes every pass. exp is a polynomial here, as numba's own calls the C
+library for each element. NaN and infinities come out as in NumPy.
 """
 
 import math
@@ -19,12 +19,12 @@ from kernels.kernel import THREADS, Bind, Implementation, Inputs, Kernel, into_o
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 TAYLOR = tuple(np.float32(1 / math.factorial(power)) for power in range(8))
 LOWEST = np.float32(-87.3)
-"""exp below it is 0 here: the result would not be a normal float32."""
+"""Argument below which exp is 0 here, as the result would not be a normal float32."""
 ZERO, EXPONENT_BIAS, MANTISSA_BITS = np.float32(0), np.int32(127), np.int32(23)
 SIGN_SHIFT, ALL_BUT_SIGN, SMALLEST_KEY = np.int32(31), np.int32(0x7FFFFFFF), np.int32(-(1 << 31))
 EPSILON32 = np.float32(1e-5)
 FAST = {"reassoc", "contract", "nsz"}
-"""Of LLVM's fast-math flags those that leave NaN and infinities what they are."""
+"""The LLVM fast-math flags that keep NaN and infinities as they are."""
 
 ROWS_IN = types.Array(types.float32, 2, "C", readonly=True)
 ROWS_OUT = types.Array(types.float32, 2, "C")
@@ -35,7 +35,7 @@ LOSSES_OUT = types.Array(types.float32, 1, "C")
 
 @njit(fastmath=FAST)
 def exponential(x):  # type: ignore[no-untyped-def]
-    """e^x of a float32 that is at most 0, or NaN."""
+    """Return e^x of a float32 that is at most 0, or NaN."""
     bounded = x if x > LOWEST else LOWEST
     n = np.rint(bounded * LOG2_E)
     r = x - n * LN_2
@@ -53,7 +53,8 @@ def exponential(x):  # type: ignore[no-untyped-def]
 
 @njit
 def largest(row):  # type: ignore[no-untyped-def]
-    """Of a row of float32, by bits as whole numbers: they order like the floats, and go into lanes. NaN is largest."""
+    """Return the largest of a row of float32, NaN above all. Bits are compared as integers, in an order that is the
+    floats' own, as this vectorizes."""
     bits = row.view(np.int32)
     top = SMALLEST_KEY
     for j in range(bits.size):
@@ -64,7 +65,7 @@ def largest(row):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=FAST)
 def softmax_row(row, out):  # type: ignore[no-untyped-def]
-    """exp(row - largest), divided by their sum."""
+    """Write exp(row - largest), divided by its sum, to out."""
     top, total = largest(row), ZERO
     for j in range(row.size):
         value = exponential(row[j] - top)
@@ -77,7 +78,7 @@ def softmax_row(row, out):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=FAST)
 def layer_norm_row(row, gain, bias, out):  # type: ignore[no-untyped-def]
-    """(row - mean) / sqrt(variance + EPSILON) * gain + bias, the variance from the deviations."""
+    """Write (row - mean) / sqrt(variance + EPSILON) * gain + bias to out; the variance is that of the deviations."""
     total = ZERO
     for j in range(row.size):
         total += row[j]
@@ -91,7 +92,7 @@ def layer_norm_row(row, gain, bias, out):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=FAST)
 def cross_entropy_row(row, target):  # type: ignore[no-untyped-def]
-    """-log softmax(row)[target], without the softmax."""
+    """Return -log softmax(row)[target], without an array of the softmax."""
     top, total = largest(row), ZERO
     for j in range(row.size):
         total += exponential(row[j] - top)
@@ -99,7 +100,7 @@ def cross_entropy_row(row, target):  # type: ignore[no-untyped-def]
 
 
 def softmax(*, parallel: bool):  # type: ignore[no-untyped-def]
-    """Compiled: (x (N, D), out (N, D))."""
+    """Compile softmax: (x (N, D), out (N, D))."""
 
     def run(x, out):  # type: ignore[no-untyped-def]
         for i in prange(x.shape[0]):
@@ -109,7 +110,7 @@ def softmax(*, parallel: bool):  # type: ignore[no-untyped-def]
 
 
 def layer_norm(*, parallel: bool):  # type: ignore[no-untyped-def]
-    """Compiled: (x (N, D), gain (D), bias (D), out (N, D))."""
+    """Compile layer norm: (x (N, D), gain (D), bias (D), out (N, D))."""
 
     def run(x, gain, bias, out):  # type: ignore[no-untyped-def]
         for i in prange(x.shape[0]):
@@ -119,7 +120,7 @@ def layer_norm(*, parallel: bool):  # type: ignore[no-untyped-def]
 
 
 def cross_entropy(*, parallel: bool):  # type: ignore[no-untyped-def]
-    """Compiled: (x (N, V), targets (N), out (N))."""
+    """Compile cross-entropy: (x (N, V), targets (N), out (N))."""
 
     def run(x, targets, out):  # type: ignore[no-untyped-def]
         for i in prange(x.shape[0]):
@@ -129,14 +130,14 @@ def cross_entropy(*, parallel: bool):  # type: ignore[no-untyped-def]
 
 
 WIDEST, VOCABULARY = 1024, 4096
-"""Columns of large sizes; small ones are about square."""
+"""Most columns, of large sizes; small ones are about square."""
 EPSILON = 1e-5
 SLOW_ABOVE = 1_000_000
 SPECIAL_VALUES = (np.nan, np.inf, -np.inf, -200.0)
 
 
 def shape(size: int, widest: int) -> tuple[int, int]:
-    """Rows and columns of about `size` elements, and one column at least."""
+    """Return rows and columns of about `size` elements, with one column at least."""
     columns = max(1, min(widest, math.isqrt(size)))
     return size // columns, columns
 
@@ -156,7 +157,7 @@ def _logits(size: int, random: np.random.Generator) -> Inputs:
 
 
 def special(inputs: Inputs) -> Inputs:
-    """One special value in each of the first rows, and one row of nothing but -inf; the rest as it is."""
+    """Put one special value into each of the first rows, and -inf into all of the last; the rest stays."""
     x = inputs[0].copy()
     for row, value in zip(x, SPECIAL_VALUES, strict=False):
         row[row.size // 2] = value
@@ -165,19 +166,19 @@ def special(inputs: Inputs) -> Inputs:
 
 
 def softmax_reference(x: NDArray[Any]) -> NDArray[Any]:
-    """In float64, as the other two."""
+    """Return the softmax of each row, in float64, as the other references."""
     powers = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
     return powers / powers.sum(1, keepdims=True)
 
 
 def layer_norm_reference(x: NDArray[Any], gain: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
-    """Biased variance."""
+    """Return the layer norm of each row, with the biased variance."""
     x = x.astype(np.float64)
     return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPSILON) * gain + bias
 
 
 def cross_entropy_reference(x: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
-    """Nats of each row."""
+    """Return the cross-entropy of each row in nats."""
     x = x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf)
     return np.log(np.exp(x).sum(1)) - np.take_along_axis(x, targets[:, None], 1)[:, 0]
 
@@ -233,7 +234,7 @@ def _cross_entropy_python(x: list[list[float]], targets: list[int]) -> list[floa
 
 
 def _torch(name: str, threads: int | None) -> Callable[[], Bind]:
-    """threads: None on a GPU."""
+    """Return what builds torch's implementation of this name; threads: None on a GPU."""
 
     def build() -> Bind:
         from kernels import torch_references as torch_yardsticks  # seconds to import

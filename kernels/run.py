@@ -1,4 +1,4 @@
-"""Every kernel in every implementation, as Ray tasks: `python kernels/run.py`; `--local` without Ray."""
+"""Measure every kernel in every implementation, as Ray tasks: `python kernels/run.py`; `--local` without Ray."""
 
 import sys
 from pathlib import Path

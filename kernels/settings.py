@@ -1,4 +1,4 @@
-"""What can be asked for on the command line; standard library only."""
+"""Settings of the command line of kernels; imports the standard library only."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,50 +15,50 @@ NAMES = (
     *("hypotenuse_scalar", "scalar_add", "empty_launch", "copy", "vector_add", "triad", "hypotenuse"),
     *("grid_stride_add", "grid_stride_sum", "monte_carlo_pi", "softmax", "layer_norm", "cross_entropy", "transfers"),
 )
-"""Of the kernels, as kernels.registry has them."""
+"""Names of the kernels, as kernels.registry has them."""
 SMALL = (1_000, 1_000_000)
 IN_CACHE = 10_000
 ARRAYS = 3
-"""Of float64, of a kernel of three: together they are four times the last cache in the large one of the full sizes."""
+"""Most float64 arrays of a kernel: in the larger of the full sizes they are together four times the last cache."""
 MEMORY_SHARE = 32
-"""An array may take one part in so many of the memory: beside it lie the others, the reference, and its own checks."""
+"""An array may take 1 / MEMORY_SHARE of the memory: beside it are the others, the reference and what checks need."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 USUAL_LAST_CACHE = 32 << 20
 
 
 def names(text: str) -> tuple[str, ...]:
-    """By comma, each once."""
+    """Return the names of a comma-separated list, each once."""
     return tuple(dict.fromkeys(text.split(",")))
 
 
 def kernel_names(text: str) -> tuple[str, ...]:
-    """Those of NAMES that are named."""
+    """Return the kernels that are named. UserError: one is not in NAMES."""
     check_known(names(text), NAMES)
     return names(text)
 
 
 def check_known(asked: Iterable[str], known: Sequence[str]) -> None:
-    """UserError: some of what is asked for is not known."""
+    """Check that all names asked for are known. UserError: one is not."""
     for name in asked:
         if name not in known:
             raise UserError(f"{name!r} is not one of {', '.join(known)}")
 
 
 def last_cache_bytes() -> int:
-    """As the system tells it; where it does not, 32 MiB."""
+    """Return the size of the last cache as the system tells it, else 32 MiB."""
     sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
     known = [int(size[:-1]) * UNITS.get(size[-1], 1) for size in sizes if size[:-1].isdigit()]
     return max(known, default=0) or USUAL_LAST_CACHE
 
 
 def memory_bytes() -> int:
-    """All of it."""
+    """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Numbers of elements."""
+    """Return the numbers of elements that --sizes asks for. UserError: no such numbers, or too large for the memory."""
     largest = memory_bytes() // MEMORY_SHARE // 8
     if text == "small":
         return SMALL
@@ -71,14 +71,14 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def whole(text: str, remedy: str = "") -> int:
-    """A whole number, at least 0."""
+    """Return a whole number. UserError: it is none of at least 0."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UserError(f"{text!r} is no whole number of at least 0{remedy}")
     return int(text)
 
 
 def parse_budget(text: str) -> float:
-    """Device-seconds."""
+    """Return a budget in device-seconds. UserError: it is no duration above zero."""
     seconds = parse_duration(text)
     if seconds <= 0:
         raise UserError(f"{text!r} is not above zero: write {DURATIONS}")
@@ -87,7 +87,7 @@ def parse_budget(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Formed):
-    """What to measure, and how to show it."""
+    """Settings of kernels/run.py: what to measure, and how to show it."""
 
     command: ClassVar[Command] = Command(
         script="kernels/run.py", does="tune.experiments.kernels:run",
@@ -116,7 +116,8 @@ class Settings(Formed):
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any]) -> Self:
-        """As in Flags. UserError too for a folder that is taken, or named where nothing is written."""
+        """Read the flags as Flags does. UserError also: a folder exists already, or is named where nothing is written;
+        --local with --budget."""
         settings = super().from_flags(typed)
         if settings.budget is None and "out" in typed:
             rule = "without a budget nothing is written: add --budget 10m or leave it out"

@@ -1,4 +1,5 @@
-"""What the command prints: tables, one a kernel and size, a row an implementation, or the rows; and the exit code."""
+"""What the command prints: a table for each kernel and size with a row an implementation, or JSON; and the exit
+code."""
 
 import json
 import shutil
@@ -12,14 +13,14 @@ from tune.published import against_itself
 from tune.table_text import NOTHING, Table, on_screen
 
 WIDTH = 190
-"""Characters a line, where the output is not a terminal."""
+"""Characters of a line where the output is not a terminal."""
 COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "rate", "of peak")
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, ""))
 
 
 def tables(rows: list[Row]) -> Iterator[Table]:
-    """Of the rows of one kernel, one for each size. An unstable row says so, and shows no ratio."""
+    """Yield the tables of a kernel's rows, one for each size. An unstable row says so, and shows no ratio."""
     columns = ("implementation", *COLUMNS, *(f"x {name}" for name in BASELINES), "published", "")
     for (kernel, size), group in groupby(rows, key=lambda row: (row["kernel"], row["size"])):
         members = list(group)
@@ -30,13 +31,13 @@ def tables(rows: list[Row]) -> Iterator[Table]:
 
 
 def show(table: Table) -> None:
-    """Print it as a screen has it."""
+    """Print a table in the width of the screen."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
     print(*on_screen(table, width), "", sep="\n")
 
 
 def cells(row: Row) -> list[str]:
-    """What stands after the name."""
+    """Return what stands in a row after the implementation's name."""
     published = of_the_report(row)
     if row["median_seconds"] is None:
         return [NOTHING] * (len(COLUMNS) + len(BASELINES)) + [published, row["status"]]
@@ -57,13 +58,14 @@ def cells(row: Row) -> list[str]:
 
 
 def of_the_report(row: Row) -> str:
-    """455 us; 567 us end to end"""
+    """Return the published times as text: 455 us; 567 us end to end"""
     times = {"": row["published_seconds"], " end to end": row["published_end_to_end_seconds"]}
     return "; ".join(seconds(time) + what for what, time in times.items() if time is not None) or NOTHING
 
 
 def ratio(row: Row, baseline: str) -> str:
-    """How many times as fast, with the interval; to the form of the baseline that was measured."""
+    """Return how many times as fast as a baseline a row is, with the interval, as text; the baseline may be its GPU or
+    parallel form."""
     found = next((row["ratios"][name] for name in (f"{baseline}-cuda", f"{baseline}-parallel", baseline)
                   if name in row["ratios"]), None)  # fmt: skip
     if found is None or row["unstable"]:
@@ -72,7 +74,7 @@ def ratio(row: Row, baseline: str) -> str:
 
 
 def rate(row: Row) -> str:
-    """41.2 GB/s, or 4.52 G samples/s where memory is not what counts."""
+    """Return the rate as text: 41.2 GB/s, or 4.52 G samples/s where a kernel is not bound by memory."""
     if row["gigabytes_per_second"] is not None:
         return f"{row['gigabytes_per_second']:.1f} GB/s"
     scale, prefix = next((each for each in PREFIXES if row["per_second"] >= each[0]), PREFIXES[-1])
@@ -80,7 +82,7 @@ def rate(row: Row) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """1.03 us"""
+    """Return seconds as text: 1.03 us"""
     if value is None:
         return NOTHING
     scale, unit = next((each for each in UNITS if value >= each[0]), UNITS[-1])
@@ -88,13 +90,13 @@ def seconds(value: float | None) -> str:
 
 
 def in_process(settings: Settings) -> Iterator[list[Row]]:
-    """The rows of each kernel, one after the other."""
+    """Yield the rows of each kernel, measured in this process one after the other."""
     for name in settings.kernels:
         yield measure(name, settings.sizes, settings.implementations, settings.seed)
 
 
 def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
-    """Print what was measured. 1 where an implementation is wrong, else 0."""
+    """Print what was measured; return the exit code, 1 where an implementation is wrong, else 0."""
     kept: list[Row] = []
     made: list[Table] = []
     for rows in measured:

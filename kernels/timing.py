@@ -1,5 +1,5 @@
-"""Contenders timed in turns, so that what slows the machine slows all of them; ratios of their times; and what others
-take of the machine meanwhile.
+"""Timing of contenders in turns, so that what slows the machine slows all of them; ratios of their times; and how much
+of the machine other processes take meanwhile.
 """
 
 import math
@@ -19,14 +19,15 @@ from tune.arithmetic import RESAMPLES, Interval
 
 VALUES = 20
 VALUE_SECONDS = 0.01
-"""A value is the mean of as many calls as take this long."""
+"""Seconds of the calls whose mean is a value."""
 SETTLING_SECONDS = 0.005
-"""Before each value: the threads of the contender before go to sleep by then. A call that is not timed follows."""
+"""Pause before each value, in which the threads of the last contender go to sleep. A call that is not timed follows."""
 SLOW_SECONDS, FEWER_VALUES = 1.0, 5
-"""Where a round of all contenders takes longer, there are fewer rounds."""
+"""Seconds of a round of all contenders above which there are only so many rounds."""
 TRIES = 3
 CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
-"""Above these a run is disturbed, and a row is unstable. The first: tests/bench/disturbed.py, last at 92964c6."""
+"""Cores taken by others above which a run is disturbed (by tests/bench/disturbed.py, last at 92964c6), and spread above
+which a row is unstable."""
 
 STAT = Path("/proc/stat")
 
@@ -34,14 +35,14 @@ Values = dict[str, list[float]]
 
 
 def timer(call: Call) -> timeit.Timer:
-    """Of the call with its arguments spelled out, as a caller would write it."""
+    """Return a timer of a call with its arguments spelled out, as a caller would write it."""
     names = [f"x{place}" for place in range(len(call.arguments))]
     known: dict[str, Any] = dict(zip(names, call.arguments, strict=True)) | {"function": call.function}
     return timeit.Timer(f"function({', '.join(names)})", globals=known)
 
 
 def calls_a_value(call: Call) -> int:
-    """So many that they take VALUE_SECONDS; the doubling warms the call up too."""
+    """Return how many calls take about VALUE_SECONDS; finding it out warms the call up too."""
     if call.before:
         call.before()
     clock, calls = timer(call), 1
@@ -51,10 +52,10 @@ def calls_a_value(call: Call) -> int:
 
 
 def in_turns(calls: Mapping[str, Call]) -> Values:
-    """Seconds a call: VALUES of each contender, in an order that is drawn anew for every round.
+    """Time VALUES of each contender, in seconds a call, in an order that is drawn anew for every round.
 
-    In one order for all rounds a contender always pays for what the same other one leaves behind: dirty lines in the
-    caches, and threads that wait for more to do, which took 7 % of a copy on one thread.
+    In a fixed order a contender always pays for what the same other one leaves behind: dirty cache lines, and threads
+    that wait for more to do, which cost 7 % of a copy on one thread.
     """
     random = np.random.default_rng(0)
     numbers = {name: calls_a_value(call) for name, call in calls.items()}
@@ -76,18 +77,18 @@ def in_turns(calls: Mapping[str, Call]) -> Values:
 
 
 class Watch:
-    """Cores that others took since it was made: other processes, and other machines on the same one."""
+    """Watches how many cores others take since it was made: other processes, and other virtual machines."""
 
     def __init__(self) -> None:
         self.began, self.busy, self.own = time.perf_counter(), _busy_seconds(), time.process_time()
 
     def cores_taken(self) -> float | None:
-        """Mean over the time; None where the system does not tell."""
+        """Return how many cores others took in the mean; None where the system does not tell."""
         cores = self.cores()
         return None if cores is None else max(0.0, cores[0] - cores[1])
 
     def cores(self) -> tuple[float, float] | None:
-        """Those of the machine that were busy, and of these the ones of this process; as above."""
+        """Return how many cores were busy in the mean, and how many of them by this process; None as above."""
         busy = _busy_seconds()
         if self.busy is None or busy is None:
             return None
@@ -96,7 +97,7 @@ class Watch:
 
 
 def _busy_seconds() -> float | None:
-    """Of all cores together, stolen time included; it counts in hundredths of a second."""
+    """Return the busy seconds of all cores together, stolen time included, in steps of hundredths; None: not told."""
     try:
         user, nice, system, _, _, irq, softirq, steal = map(int, STAT.read_text().split("\n")[0].split()[1:9])
     except (OSError, ValueError):
@@ -105,10 +106,10 @@ def _busy_seconds() -> float | None:
 
 
 def undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:
-    """The values, and whether they are of a run that nobody disturbed.
+    """Return the values of a run, and whether nobody disturbed it.
 
-    A run that was disturbed, or in which a contender's values spread too far, is made again, TRIES in all: of those
-    that nobody disturbed the one with the fewest such contenders counts.
+    A run that was disturbed, or in which a contender's values spread too far, is repeated, up to TRIES in all; of the
+    undisturbed ones, else of all, that with the fewest such contenders counts.
     """
     tries: list[tuple[bool, int, Values]] = []
     while len(tries) < TRIES and (True, 0) not in {each[:2] for each in tries}:
@@ -126,15 +127,16 @@ def disturbed(watch: Watch) -> bool:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The distance of the quartiles as a share of the median."""
+    """Return the distance of the quartiles as a share of the median."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return (high - low) / middle
 
 
 def interval(figure: Callable[[Mapping[str, Any]], Any], rounds: Mapping[str, Sequence[float]]) -> Interval:
-    """A figure of the medians; its interval by the bootstrap over the rounds, which keeps what was measured together.
+    """Return a figure of the medians and its 95 % interval, by the bootstrap over rounds, which keeps what was measured
+    together.
 
-    figure: from the median of each series, a number or an array of them.
+    figure: computes it from the median of each series, for numbers or arrays.
     """
     series = {name: np.asarray(values) for name, values in rounds.items()}
     count = len(next(iter(series.values())))
@@ -144,5 +146,5 @@ def interval(figure: Callable[[Mapping[str, Any]], Any], rounds: Mapping[str, Se
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> Interval:
-    """Of the medians of two that were measured together."""
+    """Return the ratio of the medians of two series that were measured together, with its interval."""
     return interval(lambda median: median["slow"] / median["fast"], {"slow": slow, "fast": fast})

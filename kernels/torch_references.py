@@ -1,4 +1,5 @@
-"""The model pieces in torch, and what the machine's copies and products reach; the only file of kernels with torch."""
+"""The row kernels in torch, and the machine's copies and matrix products; the only file of kernels that imports
+torch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,18 +13,18 @@ from model.cost.peak_flops import peak_flops
 from model.nn.precision import native
 
 PRODUCTS = 5
-"""Of so many looks at a peak the highest counts."""
+"""Times that a peak is measured; the highest value counts."""
 Prepare = Callable[[tuple[Tensor, ...], Tensor], Callable[[], Tensor]]
 """Inputs and output as tensors -> a call without arguments that returns the result."""
 
 
 def shared(array: Any) -> Tensor:
-    """A tensor of the same memory; torch knows none that is read-only, so of such an array it gets a copy."""
+    """Return a tensor that shares the array's memory, or that of a copy where it is read-only, as no tensor is."""
     return torch.from_numpy(array if array.flags.writeable else np.array(array))
 
 
 def bound(prepare: Prepare, threads: int) -> Bind:
-    """On the CPU, on the memory of the arrays."""
+    """Bind a function of torch on the CPU, with tensors that share the arrays' memory."""
 
     def bind(inputs: Inputs, output: Any) -> Call:
         run = prepare(tuple(map(shared, inputs)), shared(output))
@@ -36,7 +37,10 @@ def bound(prepare: Prepare, threads: int) -> Bind:
 
 
 def on_gpu(prepare: Prepare) -> Bind:
-    """Data on the device before and after; timed until the device is done. UnavailableError without a device."""
+    """Bind a function of torch on a GPU, with data there before and after; the time is until the device is done.
+
+    UnavailableError: there is no device.
+    """
     if not torch.cuda.is_available():
         raise UnavailableError("no CUDA device")
 
@@ -54,19 +58,19 @@ def on_gpu(prepare: Prepare) -> Bind:
 
 
 def softmax(inputs: tuple[Tensor, ...], output: Tensor) -> Callable[[], Tensor]:
-    """Into the output."""
+    """Prepare softmax into the output."""
     (x,) = inputs
     return lambda: torch.softmax(x, 1, out=output)
 
 
 def layer_norm(inputs: tuple[Tensor, ...], output: Tensor) -> Callable[[], Tensor]:
-    """torch fills no given output here: it makes its own, whose memory it gets back from the call before."""
+    """Prepare layer norm. torch takes no output for it: it makes its own, in memory that the call before gave back."""
     x, gain, bias = inputs
     return lambda: torch.layer_norm(x, x.shape[1:], gain, bias, 1e-5)
 
 
 def cross_entropy(inputs: tuple[Tensor, ...], output: Tensor) -> Callable[[], Tensor]:
-    """-log_softmax(x)[target], in arrays made once."""
+    """Prepare -log_softmax(x)[target], in tensors that are made once."""
     x, targets = inputs
     logs, picked = torch.empty_like(x), torch.empty_like(output).unsqueeze(1)
     places = targets.unsqueeze(1)
@@ -80,12 +84,12 @@ def cross_entropy(inputs: tuple[Tensor, ...], output: Tensor) -> Callable[[], Te
 
 
 def gpu_name() -> str | None:
-    """As the search calls it; None where torch sees none."""
+    """Return the GPU's name as the search has it; None where torch sees no GPU."""
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
 def device_copies(elements: int) -> dict[str, Call]:
-    """A GPU's copy of so many float64 to another place on it; nothing where torch sees none."""
+    """Return torch's copy of so many float64 on the GPU; nothing where torch sees no GPU."""
     if not torch.cuda.is_available():
         return {}
     a = torch.ones(elements, dtype=torch.float64, device="cuda")
@@ -99,7 +103,7 @@ def device_copies(elements: int) -> dict[str, Call]:
 
 
 def products(device: str, threads: Sequence[int]) -> dict[str, dict[int, float]]:
-    """FLOP/s of products of matrices, by precision that the device does natively and threads of this process."""
+    """Measure the FLOP/s of matrix products, by precision that the device does natively and threads of this process."""
     found: dict[str, dict[int, float]] = {}
     for precision in native(device):
         for many in threads:

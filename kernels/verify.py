@@ -1,4 +1,4 @@
-"""The gate before the timing: an implementation that is wrong once is not timed."""
+"""The checks before the timing: an implementation that is wrong once is not timed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from kernels.kernel import Bind, Implementation, Inputs, Kernel, RefusedError
 
 SIZES = (0, 1, 2, 127, 257, 1003)
-"""Of the gate: nothing, one, and no multiple of a vector, a block or a chunk."""
+"""Sizes to check: nothing, one, and no multiples of a vector, a block or a chunk."""
 SPECIAL_SIZE = 1003
 DEVIATIONS = 6.0
 POISON = 0xA5
-"""Each byte of an output before the call."""
+"""Value of each byte of an output before the call, so that what is not written shows."""
 
 
 class WrongError(Exception):
@@ -23,7 +23,8 @@ class WrongError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Inputs with a name; `may_refuse`: an implementation may say that it does not take them."""
+    """Inputs to check with, and their name; may_refuse: whether an implementation may say that it does not take
+    them."""
 
     name: str
     inputs: Inputs
@@ -31,7 +32,7 @@ class Case:
 
 
 def cases(kernel: Kernel, implementation: Implementation, random: np.random.Generator) -> Iterator[Case]:
-    """Fresh inputs of all sizes, with gaps, read-only, and with NaN and infinities where these are defined."""
+    """Yield fresh inputs of all sizes, with gaps, read-only, and with NaN and infinities where these are defined."""
     for size in SIZES if kernel.sized else (1,):
         yield Case(name=f"size {size}", inputs=kernel.inputs(size, random))
     inputs = kernel.inputs(SIZES[-1], random)
@@ -43,12 +44,12 @@ def cases(kernel: Kernel, implementation: Implementation, random: np.random.Gene
 
 
 def with_gaps(value: Any) -> Any:
-    """The same numbers in an array where every second place is something else."""
+    """Return the same numbers in an array that is not contiguous: a view of every second place."""
     return np.repeat(value, 2, axis=-1)[..., ::2] if isinstance(value, np.ndarray) else value
 
 
 def read_only(value: Any) -> Any:
-    """A copy that cannot be written."""
+    """Return a copy that cannot be written."""
     if isinstance(value, np.ndarray):
         value = value.copy()
         value.flags.writeable = False
@@ -56,7 +57,7 @@ def read_only(value: Any) -> Any:
 
 
 def check(kernel: Kernel, implementation: Implementation, bind: Bind, seed: int) -> float:
-    """The largest relative error over all cases. WrongError where it is above the kernel's tolerance."""
+    """Return the largest relative error over all cases. WrongError: it is above the kernel's tolerance."""
     random = np.random.default_rng(seed)
     worst = 0.0
     for case in cases(kernel, implementation, random):
@@ -74,7 +75,7 @@ def check(kernel: Kernel, implementation: Implementation, bind: Bind, seed: int)
 
 
 def check_inputs(kernel: Kernel, implementation: Implementation, bind: Bind, inputs: Inputs) -> float:
-    """The largest relative error on these inputs, which must stay as they are."""
+    """Return the largest relative error on these inputs. WrongError: it is above the tolerance, or inputs changed."""
     before = [each.copy() if isinstance(each, np.ndarray) else each for each in inputs]
     output = kernel.output(*inputs) if kernel.output else None
     if output is not None:
@@ -104,7 +105,7 @@ def _check_random(kernel: Kernel, inputs: Inputs, got: float) -> float:
 
 
 def relative_error(got: NDArray[Any], want: NDArray[Any], least: float) -> float:
-    """The largest |got - want| / max(|want|, least); infinite where a shape, a NaN or an infinity is not the same."""
+    """Return the largest |got - want| / max(|want|, least); infinite where shapes, NaN or infinities differ."""
     if got.shape != want.shape:
         return np.inf
     if np.array_equal(got, want, equal_nan=got.dtype.kind == "f"):
