@@ -1,1 +1,1 @@
-"""Looking at a study: everything here reads its journal and nothing else."""
+"""Analysis of a study: everything here reads its journal and nothing else."""

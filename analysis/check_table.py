@@ -1,4 +1,4 @@
-"""What a table of figures says against itself: `python analysis/check_table.py TABLE.csv`."""
+"""Find where a table of figures contradicts itself: `python analysis/check_table.py TABLE.csv`."""
 
 import sys
 from pathlib import Path

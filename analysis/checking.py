@@ -1,4 +1,4 @@
-"""The command behind check_table.py: each table's findings, a line each."""
+"""The command behind check_table.py: the findings of each table."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tune.table_rules import Claims, Finding, findings
 
 
 def check(settings: CheckSettings) -> int:
-    """Print what was found. UserError for a table that does not serve."""
+    """Print what was found. UserError: a table does not serve."""
     found = {name: findings(read(file), claims) for name, file, claims in asked(settings)}
     if settings.json:
         print(json.dumps([{"table": name, **asdict(each)} for name in found for each in found[name]], indent=1))
@@ -25,7 +25,7 @@ def check(settings: CheckSettings) -> int:
 
 
 def asked(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims]]:
-    """Each table as it was named, or all published ones: of these the claims stand beside them."""
+    """Yield name, file and claims of each table that is named, else of all published ones, which come with claims."""
     for table in settings.tables or map(Path, published_claims()):
         published = not table.is_file() and str(table) in published_claims()
         claims = published_claims()[str(table)] if published else Claims()
@@ -35,7 +35,7 @@ def asked(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims]]:
 
 
 def show(name: str, found: list[Finding]) -> None:
-    """As a screen has it."""
+    """Print the findings of a table on a screen."""
     console = tables.console()
     if not found:
         console.print(f"{name}: no rule finds anything\n", soft_wrap=True)

@@ -1,4 +1,5 @@
-"""A search's last comparison: the last two trained anew with other seeds; what their paired differences tell."""
+"""A search's last comparison: its last two configurations trained anew with other seeds, and whether they differ by
+more than luck."""
 
 import json
 import math
@@ -20,7 +21,7 @@ FEWEST_SEEDS, FEWEST_BLOCKS = 2, 2
 
 @dataclass(frozen=True)
 class Difference:
-    """Nats a token by which a second one is above a first one, and half the width of its 95 % interval."""
+    """By how many nats a token a second configuration is above a first one, and half the width of the 95 % interval."""
 
     nats: float
     half: float
@@ -32,12 +33,11 @@ class Difference:
 
 
 def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Difference:
-    """Of two configurations, each trained with several seeds and measured on the same blocks of text: (seeds, blocks),
-    nats a token, of which a row's mean is a training's loss.
+    """Return the difference of two configurations, each trained with several seeds and measured on the same blocks of
+    text: (seeds, blocks), nats a token; the mean of a row is the loss of a training.
 
-    Two things might have come out otherwise, and their variances add up: which seeds they had, from how far those of
-    one configuration are apart; and which text they were measured on, from how far the paired differences of the blocks
-    are apart. Degrees of freedom as of Welch and Satterthwaite.
+    Two sources of variance add up: the seeds, by how far those of one configuration are apart; and the text, by how far
+    the paired differences of the blocks are apart. Degrees of freedom are those of Welch and Satterthwaite.
     """
     seeds = sum(losses.mean(axis=1).var(ddof=1) / len(losses) for losses in (first, second))
     paired = second.mean(axis=0) - first.mean(axis=0)  # (blocks,)
@@ -48,7 +48,8 @@ def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Diffe
 
 
 def told_apart(study: Study, family: str) -> list[str]:
-    """Of a search that trained its last two anew, a line on each family: whether they are told apart."""
+    """Return a line that says whether a search's last two of a family are told apart; none if they were not trained
+    anew."""
     pair = last_two(study, family)
     if len(pair) < 2:
         return []
@@ -76,8 +77,8 @@ def told_apart(study: Study, family: str) -> list[str]:
 
 
 def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
-    """By trial, named with its configuration: its trainings with other seeds, with what they came to, if they did; in
-    the last comparison of the study that was measured, if any was."""
+    """Return the trainings with other seeds, and the results of those that ended, by the trial (named with its
+    configuration) that they repeat; those of the last comparison that was measured, else of the last one."""
     trials = study.read("SELECT trial, config FROM trials WHERE family = ? ORDER BY created, trial", family)
     points = {row.trial: json.loads(row.config) for row in trials.itertuples()}
     anew = study.read(
@@ -102,12 +103,12 @@ def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
 
 
 def _whose(points: Mapping[str, Mapping[str, Any]], trial: str) -> str:
-    """The trial of which another one has the configuration, but for the seed; itself where a journal has lost it."""
+    """Return the trial that another one repeats with another seed; itself where the journal has lost that."""
     config = seedless(points[trial])
     return next((name for name, point in points.items() if point == config), trial)
 
 
 def _blocks(row: Mapping[str, Any]) -> Sequence[float]:
-    """Nats a token of each block, as if all were as long: their mean is the loss."""
+    """Return the nats a token of each block, scaled as if all were equally long: their mean is the loss."""
     nats = np.array(json.loads(row["test_blocks"]), dtype=float)
     return list(nats * row["test_loss"] / nats.mean())

@@ -1,21 +1,21 @@
-"""Size against perplexity: the front, the fitted curve, and the distance below it."""
+"""Size against perplexity: the front, the fitted curve, and efficiency, the distance below the curve."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-FEWEST = 5  # sizes that differ, for a curve
-BENT = 10  # the same, for a curve that may bend
+FEWEST = 5  # different sizes for a curve
+BENT = 10  # different sizes for a curve that may bend
 RESAMPLES = 100
 INTERVAL = (5.0, 95.0)  # percentiles of the bootstrap
 HUBER = 1.345  # residuals beyond this many scales count less (Huber 1981)
 REWEIGHTINGS = 30
-RESAMPLED_REWEIGHTINGS = 2  # they begin with the trust of the whole fit
+RESAMPLED_REWEIGHTINGS = 2  # of the resampled fits, which begin with the trust of the whole fit
 
 
 def front(parameters: Floats, perplexity: Floats) -> NDArray[np.bool_]:
-    """True where no other is both smaller and better (or equal in one of them and ahead in the other)."""
+    """Return True where no other is both smaller and better, or equal in one of these and ahead in the other."""
     order = np.argsort(parameters)
     sizes, best = parameters[order], np.concatenate(([np.inf], np.minimum.accumulate(perplexity[order])))
     smaller = best[np.searchsorted(sizes, parameters, side="left")]
@@ -24,10 +24,11 @@ def front(parameters: Floats, perplexity: Floats) -> NDArray[np.bool_]:
 
 
 def expected(parameters: Floats, perplexity: Floats, at: Floats) -> tuple[Floats, Floats]:
-    """log perplexity by the curve fitted to n trials, at m sizes: (m,); by curves of resampled trials: (RESAMPLES, m).
+    """Return log perplexity at m sizes by the curve fitted to n trials (m,), and by curves fitted to resampled trials
+    (RESAMPLES, m).
 
-    A robust line (from BENT sizes on, a parabola) of log perplexity over log parameters: at equal compute the largest
-    models have seen too little text, so the curve may turn up. It takes FEWEST sizes.
+    The fit is a robust line (from BENT sizes on a parabola) of log perplexity over log parameters: at equal compute the
+    largest models have seen too little text, so the curve may turn up. It needs FEWEST sizes.
     """
     trials, size = len(parameters), np.log(parameters)
     centre, spread = size.mean(), max(size.std(), 1e-9)
@@ -42,7 +43,8 @@ def expected(parameters: Floats, perplexity: Floats, at: Floats) -> tuple[Floats
 
 
 def _fit(rows: Floats, losses: Floats, counts: Floats, trust: Floats, reweightings: int) -> tuple[Floats, Floats]:
-    """Least squares with Huber's weights, one fit for each row of counts (r, n) -> (r, degree + 1), its trust (r, n)"""
+    """Fit by least squares with Huber's weights, once for each row of counts (r, n) -> coefficients (r, degree + 1),
+    and trust: the weight of each trial (r, n)"""
     products = np.einsum("ni,nj->nij", rows, rows).reshape(len(rows), -1)
     for _ in range(reweightings):
         weights = counts * trust
@@ -55,7 +57,7 @@ def _fit(rows: Floats, losses: Floats, counts: Floats, trust: Floats, reweightin
 
 
 def efficiency(parameters: Floats, perplexity: Floats) -> Floats:
-    """How far log perplexity lies below the fitted curve, with its interval: (n, 3); NaN below FEWEST sizes."""
+    """Return how far log perplexity lies below the fitted curve, with its interval: (n, 3); NaN below FEWEST sizes."""
     if len(np.unique(parameters)) < FEWEST:
         return np.full((len(parameters), 3), np.nan)
     curve, resampled = expected(parameters, perplexity, parameters)

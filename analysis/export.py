@@ -1,4 +1,4 @@
-"""A finished study in others' forms: `python analysis/export.py runs/STUDY --optuna study.db`."""
+"""Export a study for others' tools: `python analysis/export.py runs/STUDY --optuna study.db`."""
 
 import sys
 from pathlib import Path

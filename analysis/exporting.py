@@ -1,4 +1,5 @@
-"""A study for the tools of others: an Optuna storage, that optuna-dashboard opens; nanoGPT's ckpt.pt of a winner."""
+"""Export of a study for others' tools: an Optuna storage, which optuna-dashboard opens; a winner as nanoGPT's
+ckpt.pt."""
 
 import json
 import math
@@ -23,13 +24,13 @@ from tune.search_space import label
 from tune.store.queries import in_order
 
 LOG_FROM = 10.0
-"""A dimension whose largest value is so many times its smallest is shown on a logarithmic scale."""
+"""How many times its smallest a dimension's largest value must be for a logarithmic scale."""
 TOLD = ("parameters", "device_seconds", "memory_bytes", "test_perplexity", "bits_per_character", "level", "reason")
-"""Of a row of the ranking, what becomes an attribute of its trial."""
+"""Columns of the ranking that become attributes of a trial."""
 
 
 def export(settings: ExportSettings) -> int:
-    """Write what is asked for, and say how it is opened. UserError for a study that does not serve."""
+    """Write what is asked for, and print how to open it. UserError: the study does not serve."""
     study = open_study(settings.study or newest(RUNS))
     if settings.optuna is not None:
         print(storage(study, settings.optuna))
@@ -39,8 +40,9 @@ def export(settings: ExportSettings) -> int:
 
 
 def sampled(study: Study, clone: Path) -> str:
-    """The winner of nanogpt for upstream's sample.py; what calls it. UserError: why there is none."""
-    from model.inference import write_upstream  # PyTorch comes with it
+    """Write the winner of nanogpt for upstream's sample.py; return the command for it. UserError: there is no
+    winner."""
+    from model.inference import write_upstream  # this imports PyTorch
 
     kept = study.read(f"SELECT * FROM ({in_order()}) WHERE family = 'nanogpt' AND checkpoint IS NOT NULL", study.until)
     if kept.empty:
@@ -51,16 +53,16 @@ def sampled(study: Study, clone: Path) -> str:
 
 
 def storage(study: Study, file: Path) -> str:
-    """A new SQLite file with an Optuna study for each family, whose values compare; what opens it.
+    """Write a new SQLite file with an Optuna study for each family, whose values compare; return what opens it.
 
-    UserError: the file is there, or cannot be written.
+    UserError: the file exists already, or cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     measure = study.measure
     direction = StudyDirection.MINIMIZE if measure.low_first else StudyDirection.MAXIMIZE
     found, told = families(study), {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device}
     try:
-        with file.open("xb"):  # not through a link, and not over what is there
+        with file.open("xb"):  # not through a link, and not over an existing file
             pass
         url = f"sqlite:///{file.absolute()}"
         kept = optuna.storages.RDBStorage(url)
@@ -72,7 +74,7 @@ def storage(study: Study, file: Path) -> str:
         kept.engine.dispose()
     except (OSError, SQLAlchemyError) as error:
         why = error.strerror if isinstance(error, OSError) else str(getattr(error, "orig", None) or error)
-        if isinstance(error, SQLAlchemyError):  # it was ours, and is half made
+        if isinstance(error, SQLAlchemyError):  # the file is ours, and incomplete
             file.unlink()
         remedy = "name a new file in a folder that you may write"
         raise UserError(f"--optuna: {str(file)!r} cannot be written ({why}): {remedy}") from None
@@ -80,11 +82,11 @@ def storage(study: Study, file: Path) -> str:
 
 
 def families(study: Study) -> dict[str, list[FrozenTrial]]:
-    """The trials of each family, as Optuna has them, in the order in which they began.
+    """Return the trials of each family as Optuna's, in the order in which they began.
 
-    Complete is what had its decay, failed what is broken; what waits or was stopped is pruned. Values are perplexities
-    of the furthest level that a trial completed, intermediate ones those of its reports, by steps. Of a user's loop all
-    that have a place compare, and so are complete: by their best metric.
+    A trial after its decay is complete, a failed one failed, and one that waits or was stopped is pruned. Values are
+    the perplexities of the furthest level that a trial completed, intermediate values those of its reports, by steps.
+    For a user's loop values are the best metric, and all trials with a place compare, so they are complete.
     """
     rows = study.read(f"SELECT * FROM ({in_order()}) ORDER BY created, trial", study.until)
     rows["config"] = rows["config"].map(json.loads)
@@ -111,7 +113,7 @@ def families(study: Study) -> dict[str, list[FrozenTrial]]:
 def frozen(
     study: Study, number: int, row: Mapping[Any, Any], looks: pd.DataFrame, space: Mapping[str, BaseDistribution]
 ) -> FrozenTrial:
-    """One trial, from its row of the ranking and its reports."""
+    """Return Optuna's form of a trial, from its row of the ranking and its reports."""
     config, state = row["config"], state_of(row)
     began = float(study.facts.get("created") or 0.0)
     ended = float(looks["at"].max()) if len(looks) else float(row["created"])
@@ -138,12 +140,12 @@ def state_of(row: Mapping[Any, Any]) -> TrialState:
 
 
 def moment(seconds: float) -> datetime:
-    """Local time without its zone, as Optuna keeps it."""
+    """Return a moment as local time without a zone, as Optuna keeps it."""
     return datetime.fromtimestamp(seconds, UTC).astimezone().replace(tzinfo=None)
 
 
 def distributions(configs: pd.Series) -> dict[str, BaseDistribution]:
-    """Of each dimension the range of what was tried; of words, and of what is of several kinds, the values."""
+    """Return each dimension's range of the values tried; for words and mixed types, the values themselves."""
     names = dict.fromkeys(chain.from_iterable(configs))
     return {name: distribution([config[name] for config in configs if name in config]) for name in names}
 

@@ -51,7 +51,7 @@ PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
 
 
 def plot(settings: PlotSettings) -> int:
-    """Draw, save, and say where and what is drawn. UserError where nothing can be drawn."""
+    """Draw and save pictures, and print where and what is drawn. UserError: nothing can be drawn."""
     here = settings.out or Path()
     if settings.what in OF_A_FAMILY:
         results = Results(studies=open_studies(settings.studies))
@@ -75,12 +75,12 @@ def plot(settings: PlotSettings) -> int:
 
 
 def save(picture: Picture, folder: Path) -> None:
-    """Write it, and say where and what is drawn."""
+    """Write a picture, and print where and what is drawn."""
     print(*picture.save(folder), f"\n{picture.text}")
 
 
 def pictures_of(study: Study, name: str) -> list[Callable[[], Picture]]:
-    """Those of an experiment. UserError where the study is of none that has any."""
+    """Return the pictures of an experiment. UserError: it has none, or the study is a search."""
     if name not in PICTURES:
         named = f"of {name}" if name else "a search"
         remedy = f"name a study of {', '.join(PICTURES)}; of a search: {called('analysis/report.py')} {study.folder}"
@@ -89,7 +89,7 @@ def pictures_of(study: Study, name: str) -> list[Callable[[], Picture]]:
 
 
 def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
-    """What can be drawn, and why the rest cannot. UserError where nothing can."""
+    """Save the pictures that can be drawn, and print why the others cannot. UserError: none can."""
     missing = []
     for draw in pictures:
         try:
@@ -105,7 +105,8 @@ def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
 
 
 def compare(first: Study, second: Study, settings: PlotSettings) -> None:
-    """Print what differs, and draw the best so far of each family in both; in a form for a report the tables alone."""
+    """Print what differs, and draw the best so far of each family that both have; in a form such as --csv only
+    print."""
     console, studies = tables.console(), (first, second)
     names = ["", first.name, second.name]
     found = [Table(title=f"{first.name} and {second.name}", columns=names, rows=list(lines(*studies)))]
@@ -128,7 +129,7 @@ def compare(first: Study, second: Study, settings: PlotSettings) -> None:
 
 
 def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
-    """Rows of three cells: settings where they differ, what was spent, the text and the winner of each family."""
+    """Yield rows of three cells: settings that differ, what was spent, and of each family the text and the winner."""
     both = (first, second)
     settings = [study.facts.get("settings", {}) for study in both]
     for name in sorted({*settings[0], *settings[1]}):
@@ -162,7 +163,7 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
 
 
 def trainings(first: Study, second: Study) -> Iterator[Table]:
-    """Of one list in two studies, how fast each configuration was trained that both have, and what it took."""
+    """Yield a table of the trainings that two lists have in common: how fast each was, and its device-seconds."""
     one, other = (ends(study) for study in (first, second))
     both = one.index.intersection(other.index, sort=False)
     if both.empty or any("experiment" not in study.facts for study in (first, second)):
@@ -183,7 +184,7 @@ def trainings(first: Study, second: Study) -> Iterator[Table]:
 
 
 def ends(study: Study) -> pd.DataFrame:
-    """By configuration and steps what was trained whole: tokens a second of its steps, and device-seconds in all."""
+    """Return, by configuration and steps, what was trained whole: tokens a second of its steps, and device-seconds."""
     table = study.read(TRAINED)
     configs = table["config"].map(lambda config: json.dumps(json.loads(config), sort_keys=True))
     found = {"tokens/s": table["tokens"] / table["training_seconds"], "device-s": table["device_seconds"]}
@@ -191,7 +192,7 @@ def ends(study: Study) -> pd.DataFrame:
 
 
 def text(study: Study, family: str) -> str:
-    """The corpus of a family, so that two that differ are told apart."""
+    """Return a family's corpus as text, such that different ones differ."""
     corpus = study.corpus(family)
     if "vocabulary" not in corpus:
         return str(corpus.get("name", tables.NOTHING))

@@ -1,4 +1,4 @@
-"""A study's report: one page that stands alone, pictures inside, made by page.html; each picture as PNG and CSV too."""
+"""A study's report: one self-contained page with pictures, made by page.html; each picture also as PNG and CSV."""
 
 import base64
 import json
@@ -33,17 +33,18 @@ from tune.experiments.experiment_settings import typed_again
 from tune.flags import flag_words
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
-"""Columns that are set to the left."""
+"""Columns that are aligned to the left."""
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision)
 OF_A_LOOP = (curves, effects, parallel)
 OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
-"""The first of each stands beside the answer."""
+"""Pictures of a family, of a user's loop, and of the budget; the first of each stands beside the answer."""
 OF_SIZES, OF_LEASES = (memory,), (timeline, prices, memory)
-"""What a user's loop has none of; what an experiment that trains no configurations has none of."""
+"""Pictures that a user's loop lacks; pictures that an experiment without configurations to train lacks."""
 SAMPLES = 6
 TOP = 200
 WATCH_SECONDS, WATCH_SHARE, NICENESS = 5.0, 0.2, 10
-"""Between two pages of a study that runs; of one core, what drawing them may take; beside the search's own niceness."""
+"""Least seconds between two pages of a running study; share of a core that drawing may take; what is added to the
+process's niceness."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
     trim_blocks=True, lstrip_blocks=True,
@@ -51,7 +52,7 @@ TEMPLATES = Environment(
 
 
 def report(settings: ReportSettings) -> int:
-    """Write the page and say where. UserError for a study that does not serve or a folder that cannot be written."""
+    """Write the page and print where. UserError: the study does not serve, or the folder cannot be written."""
     study = settings.study or newest(RUNS)
     if settings.watch:
         os.nice(NICENESS)
@@ -61,9 +62,9 @@ def report(settings: ReportSettings) -> int:
 
 
 def watch(folder: Path, draw: Callable[[Study, float], Path], wait: Callable[[float], None] = sleep) -> None:
-    """Draw a study each time that its journal has changed, as long as its driver gives signs of life; say once where.
+    """Draw a study whenever its journal has changed, as long as its driver gives signs of life; print once where.
 
-    draw: of the study, and for how many seconds the page is good; at most WATCH_SHARE of the time is spent on it.
+    draw: takes the study, and for how many seconds the page is valid; at most WATCH_SHARE of the time is spent on it.
     """
     drawn, pause = 0, WATCH_SECONDS
     while alive(folder):
@@ -77,14 +78,14 @@ def watch(folder: Path, draw: Callable[[Study, float], Path], wait: Callable[[fl
 
 
 def begun(folder: Path) -> Study | None:
-    """None before its first trial."""
+    """Open a study; None before its first trial."""
     with suppress(UserError):
         return open_study(folder)
     return None
 
 
 def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:
-    """Write the page; where it is not the last one, without the pictures beside it."""
+    """Write the page; unless it is the last one (`good_for` 0), without the pictures beside it."""
     folder = out or tables.folder_in(study.folder, "report")
     shown = contents(study, None if good_for else tables.folder_in(folder, "figures"))
     page = TEMPLATES.get_template("page.html").render(shown, watched=good_for)
@@ -92,7 +93,7 @@ def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:
 
 
 def contents(study: Study, figures: Path | None) -> dict[str, Any]:
-    """What page.html shows, by the names that it has there; each picture is also saved in `figures`."""
+    """Return what page.html shows, by the names used there; each picture is also saved in `figures`, unless None."""
 
     def drawn(draw: Callable[..., Picture], *of: object) -> Picture | UserError:
         try:
@@ -138,7 +139,7 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
 
 
 def head(study: Study) -> str:
-    """What study this is, and whether it is over."""
+    """Return when and on what the study ran, and whether it has ended."""
     created = study.facts.get("created")
     when = "" if created is None else f"{datetime.fromtimestamp(float(created), UTC):%Y-%m-%d %H:%M} UTC. "
     devices = study.facts.get("devices", {})
@@ -147,7 +148,7 @@ def head(study: Study) -> str:
 
 
 def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, Any]:
-    """Which config, why, and what it costs: one family."""
+    """Return the answer for one family: which configuration, why, and what it costs."""
     family, best, measure = str(pool["family"].iloc[0]), winner(results, pool), results.measure
     smoke_test = bool(pool["smoke_test"].any())
     if best is None:
@@ -170,7 +171,7 @@ Told = tuple[str, str, dict[str, str]]
 
 
 def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame) -> Told:
-    """What it reached, why it is the best, and what else there is to say."""
+    """Return what the best trial of a loop reached, why it is the best, and further facts."""
     measure = results.measure
     value = tables.number(best[measure.column])
     low = "lowest" if measure.low_first else "highest"
@@ -190,7 +191,7 @@ def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd
 
 
 def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame) -> Told:
-    """The same."""
+    """Return the same for the best trial of a family."""
     same, bits = others["perplexity"], best["bits_per_character"]
     margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
     why = (
@@ -212,7 +213,7 @@ def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: 
 
 
 def stability_rows(study: Study) -> pd.DataFrame | UserError:
-    """How well the ranking at half of the spending foretold the end."""
+    """Return how well the ranking at half of the spending predicted the end, or why that is not known."""
     try:
         found = stability(study)
     except UserError as reason:
@@ -221,12 +222,12 @@ def stability_rows(study: Study) -> pd.DataFrame | UserError:
 
 
 def spending_table(spent: Spending) -> pd.DataFrame:
-    """The rows of spend.py."""
+    """Return the rows that analysis/spend.py prints."""
     return rows_of(spent).drop("all").rename(columns={"": "what", "device-s": "device-seconds", "of spent": "share"})
 
 
 def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
-    """What other caps are expected to buy, as the search wrote it down at its end; or why that is not known."""
+    """Return what other caps are expected to buy, as the search wrote it at its end, or why that is not known."""
     if study.measure.own or "experiment" in study.facts:
         return {"prospects": None, "at_a_constant_rate": False}
     told = study.facts.get("prospects", {}).get(family)
@@ -247,7 +248,7 @@ def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
 
 
 def samples(study: Study, family: str) -> dict[str, Any]:
-    """What the winner makes of some texts, and how well it translates, where the search wrote it down."""
+    """Return what the winner makes of some texts, and how well it translates, where the search wrote that."""
     rows = study.facts.get("samples", {}).get(family, [])[:SAMPLES]
     score = study.facts.get("bleu", {}).get(family)
     return {
@@ -257,7 +258,8 @@ def samples(study: Study, family: str) -> dict[str, Any]:
 
 
 def score_text(score: dict[str, Any]) -> str:
-    """t012 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0 (sacrebleu, nrefs:1|...)."""
+    """Return a score as text: t012 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0 (sacrebleu,
+    nrefs:1|...)."""
     bleu, chrf = (tables.number(score[name], 3) for name in ("bleu", "chrf"))
     return (
         f"{score['trial']} translates {score['sentences']} sentences of the test split with BLEU {bleu} and "
@@ -266,7 +268,7 @@ def score_text(score: dict[str, Any]) -> str:
 
 
 def command(study: Study) -> str:
-    """What makes the study again."""
+    """Return the command that makes such a study again."""
     of, settings = study.facts.get("experiment"), study.facts.get("settings", {})
     if of:
         return shlex.join([*shlex.split(called("tune/experiment.py")), str(of), *typed_again(settings)])
@@ -275,7 +277,7 @@ def command(study: Study) -> str:
 
 
 def ran_on(study: Study) -> dict[str, str]:
-    """The code, the device and the texts."""
+    """Return the code, the device and the texts of a study, each under a heading."""
     corpora = {
         f"text of {family}": f"{facts.get('name')}, sha256 {facts.get('sha256')}, vocabulary {facts.get('vocabulary')}"
         for family, facts in study.facts.get("corpora", {}).items()

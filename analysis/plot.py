@@ -1,4 +1,4 @@
-"""Pictures of a study: `python analysis/plot.py front`."""
+"""Draw a study: `python analysis/plot.py front`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The ranking of a study: `python analysis/rank.py`."""
+"""Rank the trials of a study: `python analysis/rank.py`."""
 
 import sys
 from pathlib import Path

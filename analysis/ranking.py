@@ -1,8 +1,8 @@
-"""Rank trials by perplexity per parameter and by what that question means to ask; the ranking as table, JSON, CSV,
-Markdown or LaTeX.
+"""Rank trials by perplexity per parameter and by what that is meant to measure, efficiency; the ranking as table, JSON,
+CSV, Markdown or LaTeX.
 
-What counts of a trial, and which of them compare, tune.store.queries says; here it is done over several studies, and
-with what takes a curve fitted to all sizes.
+tune.store.queries defines what counts of a trial, and which trials compare; here rankings go over several studies, and
+include what a curve fitted to all sizes gives.
 """
 
 import ast
@@ -45,12 +45,13 @@ COLUMNS = [
 
 
 def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
-    """One row a trial, best first inside each section: its highest rung, or its decay. Columns: FIRST,
-    the dimensions of the space, COLUMNS; of a user's loop, in their place, its best metric and what else it reported.
+    """Return a row for each trial, best first inside each section, at its highest rung or after its decay. Columns:
+    FIRST, the dimensions of the space, COLUMNS; for a user's loop instead of these its best metric and what else it
+    reported.
 
     Front and efficiency are those among all trials that completed the same rung, whether or not they went on from it;
-    efficiency at the highest rung that a trial shares with enough others for a curve (`efficiency_at`). subset: target
-    tokens of the validation subset that was measured; NaN: of the whole split, or not written down (`on_whole`).
+    efficiency is that at the highest rung that a trial shares with enough others for a curve (`efficiency_at`). subset:
+    target tokens of the validation subset that was measured; NaN: the whole split (`on_whole`), or not written.
     """
     reached, measure = results.reached, results.measure
     last = reached.drop_duplicates(TRIAL, keep="last")
@@ -67,8 +68,9 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
 
 
 def _levels(table: pd.DataFrame, section: pd.Series, measure: Measure) -> pd.DataFrame:
-    """What sorts rows by text, section and level, the furthest first, as tune.store.queries does for one study."""
-    rung = (section == "rung") & (not measure.own)  # a loop counts with its best, wherever that was
+    """Return keys that sort rows by text, section and level, the furthest first, as tune.store.queries does for one
+    study."""
+    rung = (section == "rung") & (not measure.own)  # a loop counts by its best, whichever rung it was at
     return pd.DataFrame(
         {
             "pool": table.groupby(POOL, sort=False, dropna=False).ngroup(),
@@ -96,24 +98,24 @@ def _ordered(table: pd.DataFrame, measure: Measure, column: str, low_first: bool
 
 
 def where(row: pd.Series) -> str:
-    """at rung 2, on 3,872 validation tokens: of a row of the ranking, or of Results.reached; of a user's loop, within
-    400 steps"""
+    """Return where a row of the ranking, or of Results.reached, was measured, as text: at rung 2, on 3,872 validation
+    tokens; for a user's loop: within 400 steps"""
     if "on_whole" not in row:
         return f"within {row['steps']:,.0f} steps"
     return ", ".join(filter(None, (level_text(row), measured_text(row))))
 
 
 def winner(results: Results, pool: pd.DataFrame) -> pd.Series | None:
-    """Of rows of a ranking that compare, the best at the furthest level; None where none has completed a rung."""
+    """Return the best at the furthest level, of rows of a ranking that compare; None where none completed a rung."""
     first = pool[pool["group"] == pool["group"].iloc[0]]
     return None if first[results.measure.column].isna().all() else results.measure.best(first)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Three answers of one family and text: quotient, efficiency, perplexity, each the best of the `among` trials that
-    completed one level, as a row of Results.reached; that is the furthest level with a fitted curve, else the furthest,
-    where efficiency is None.
+    """Three answers for one family and text: the best by quotient, efficiency and perplexity, as rows of
+    Results.reached, of the `among` trials that completed one level: the furthest with a fitted curve, else the furthest
+    of all, where efficiency is None.
     """
 
     among: int
@@ -123,7 +125,7 @@ class Answers:
 
 
 def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
-    """Of rows of a ranking that compare; None where no trial completed a rung yet."""
+    """Return the answers for rows of a ranking that compare; None where no trial completed a rung yet."""
     reached = results.reached.merge(pool[TRIAL], on=TRIAL)
     if reached.empty:
         return None
@@ -144,22 +146,22 @@ PLAIN = (
     *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.cmpop),
     *(ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List),
 )
-"""What a condition is made of."""
+"""Syntax that a condition may have."""
 RULE = "compare columns with numbers or quoted words, as in \"layers<=4 and precision in ('fp32', 'bf16')\""
 LONGEST = 200
 HEADS = {
     **{"quotient": "perplexity /M", "perplexity": "perplexity", "parameters": "parameters"},
     **{"efficiency": "efficiency", "device-seconds": "device-s", "memory": "memory"},
 }
-"""The column that each order is by, as people read it."""
+"""Heading of the column that each order is by."""
 KEPT, NEXT = ("study", "trial"), ("config", "perplexity", "parameters", "perplexity /M", "#", "state", "test")
-"""In a narrow terminal, the columns to keep before and after that one."""
+"""Columns that a narrow terminal keeps, before and after the one of the order."""
 MORE = "a wider terminal, --csv or --json has them"
 WHOLE = ["rung", "place", "vocabulary", "subset", "parameters", "steps", "tokens", "memory_bytes"]
 OF_TEXTS = ["vocabulary", "smoke_test", "rung_seconds", "sha256"]
-"""Columns that say nothing of a user's loop."""
+"""Columns without a meaning for a user's loop."""
 OF_FAMILIES = ("by", "front", "stability")
-"""Flags that ask for sizes or perplexities."""
+"""Flags that need sizes or perplexities."""
 REWARDS = {
     "quotient": "perplexity per million parameters, low first: it rewards sheer size",
     "efficiency": "efficiency, high first: how far log perplexity lies below the curve fitted to all sizes at one rung",
@@ -167,7 +169,7 @@ REWARDS = {
 
 
 def rank(settings: RankSettings) -> int:
-    """Print the ranking. UserError for studies and conditions that do not serve."""
+    """Print the ranking. UserError: studies or flags that do not serve."""
     studies = open_studies(settings.studies)
     results = Results(studies=studies)
     check(settings, results.measure)
@@ -194,9 +196,9 @@ def rank(settings: RankSettings) -> int:
 
 
 def select(table: pd.DataFrame, condition: str) -> pd.DataFrame:
-    """The rows for which the condition holds, as pandas' query has it. UserError for one that is not understood.
+    """Return the rows for which a condition in the syntax of pandas' query holds. UserError: it is not understood.
 
-    Names, numbers, quoted words, comparisons, and, or, not and in: nothing that could call or reach anything.
+    It may have names, numbers, quoted words, comparisons, and, or, not and in: nothing that could call anything.
     """
     try:
         parts = ast.walk(ast.parse(condition.strip(), mode="eval"))
@@ -212,7 +214,7 @@ def select(table: pd.DataFrame, condition: str) -> pd.DataFrame:
 
 
 def check(settings: RankSettings, measure: Measure) -> None:
-    """UserError: a flag that asks for sizes or perplexities, of which a user's loop has none."""
+    """Check the flags. UserError: one asks for sizes or perplexities, which a user's loop does not have."""
     for name in OF_FAMILIES if measure.own else ():
         if getattr(settings, name) != getattr(RankSettings, name):
             rule = f"is of sizes and perplexities, and a training loop of your own goes by {measure.name}: leave it out"
@@ -220,13 +222,13 @@ def check(settings: RankSettings, measure: Measure) -> None:
 
 
 def records(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """The rows as programs read them: whole numbers whole, what is not known empty."""
+    """Return the rows as programs read them: integers as such, unknown values empty."""
     shown = table.drop(columns=["group", "final", *(OF_TEXTS if measure.own else [])])
     return shown.astype({name: "Int64" for name in WHOLE if name in shown})
 
 
 def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int) -> None:
-    """The sections, then for each family and text the winner and the three answers."""
+    """Print the sections, then for each family and text the winner and the three answers."""
     for _, group in shown.groupby("group", sort=False):
         rows = columns(results, group.head(top))
         head = head_of(results.measure) if results.measure.own else HEADS[by]
@@ -248,18 +250,18 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
 
 
 def by_metric(measure: Measure) -> str:
-    """accuracy, high first"""
+    """Return the order of a measure as text: accuracy, high first"""
     return f"{measure.name}, {'low' if measure.low_first else 'high'} first"
 
 
 def head_of(measure: Measure) -> str:
-    """Of the column of a trial's best, as people read it."""
+    """Return the heading of the column with a trial's best."""
     return f"best {measure.name}" if measure.own else measure.name
 
 
 def section(group: pd.DataFrame, results: Results) -> str:
-    """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872 validation tokens; of a user's
-    loop, loop, train.py: by accuracy, high first"""
+    """Return the title of a section: translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872
+    validation tokens; for a user's loop: loop, train.py: by accuracy, high first"""
     first, measure = group.iloc[0], results.measure
     smoke_test = " (builtin: a smoke test)" if first["smoke_test"] else ""
     text = "" if pd.isna(first["corpus"]) else f", {first['corpus']}{smoke_test}"
@@ -282,7 +284,7 @@ Columns = dict[str, Sequence[str] | pd.Series]
 
 
 def columns(results: Results, group: pd.DataFrame) -> pd.DataFrame:
-    """The rows as people read them; only what this section has."""
+    """Return the rows as people read them, with the columns that this section has."""
     own = results.measure.own
     measured = _of_a_loop(results, group) if own else _of_a_family(group)
     memory: Columns = {} if own else {"memory": group["memory_bytes"].map(tables.memory)}
@@ -307,14 +309,14 @@ def columns(results: Results, group: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_a_loop(results: Results, group: pd.DataFrame) -> Columns:
-    """Its best, what else it reported then, and after how many steps."""
+    """Return the columns of a user's loop: the best of each trial, what else it reported last, and its steps."""
     told = {head: group[name].map(tables.reported) for name, head in results.told.items()}
     steps = group["steps"].map(lambda value: tables.NOTHING if pd.isna(value) else f"{value:,.0f}")
     return {head_of(results.measure): group[results.measure.column].map(tables.number), **told, "steps": steps}
 
 
 def _of_a_family(group: pd.DataFrame) -> Columns:
-    """Efficiency at an earlier rung is said to be that."""
+    """Return the columns of a family; efficiency at an earlier rung is marked as such."""
     own = group["rung"].map("rung {:.0f}".format).where(group["section"] == "rung", DECAY)
     earlier = [f" ({at})" if at != level else "" for at, level in zip(group["efficiency_at"], own, strict=True)]
     error = (group["efficiency_high"] - group["efficiency_low"]) / 2
@@ -335,7 +337,7 @@ def _of_a_family(group: pd.DataFrame) -> Columns:
 
 
 def unranked(results: Results) -> str:
-    """Where no trial has a place: what is waited for, or where an experiment's own figures are."""
+    """Return why no trial has a place: none has completed a rung, or an experiment's figures are elsewhere."""
     for study in results.studies:
         if study.work:
             plot, folder = called("analysis/plot.py"), shlex.quote(str(study.folder))
@@ -346,7 +348,8 @@ def unranked(results: Results) -> str:
 
 
 def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
-    """Of one family and text the winner, and the three answers, all of one level; whether that is an earlier one."""
+    """Return lines on one family and text: the winner; the three answers, all at one level, which may be an earlier
+    one; and the last comparison."""
     family, measure = pool["family"].iloc[0], results.measure
     found, best = None if measure.own else answers(results, pool), winner(results, pool)
     if best is None:

@@ -1,4 +1,4 @@
-"""One page of a study: `python analysis/report.py`."""
+"""Write a page on a study: `python analysis/report.py`."""
 
 import sys
 from pathlib import Path

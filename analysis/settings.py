@@ -1,4 +1,4 @@
-"""What the commands of analysis can be asked for; standard library only."""
+"""Settings of the commands of analysis; imports the standard library only."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ ORDERS = {
     "device-seconds": ("device_seconds", True),
     "memory": ("memory_bytes", True),
 }
-"""Of a ranking: the column that each sorts by, and whether low is good."""
+"""Orders of a ranking: the column that each sorts by, and whether low is good."""
 TOP = 20
 WHATS = {
     "front": "of each family size against perplexity: the front, and the fitted curve",
@@ -38,7 +38,7 @@ FAMILY = {"form": "NAME"}
 
 @dataclass(frozen=True, kw_only=True)
 class RankSettings(Formed):
-    """Which rows, in which order and form."""
+    """Settings of analysis/rank.py: which rows, in which order and form."""
 
     command: ClassVar[Command] = Command(
         script="analysis/rank.py", does="analysis.ranking:rank",
@@ -78,7 +78,7 @@ class RankSettings(Formed):
 
 @dataclass(frozen=True, kw_only=True)
 class OneStudy(Flags):
-    """What takes one study."""
+    """Settings of commands that take one study."""
 
     study: Path | None = flag_field(
         "folder of a study (default: the newest in runs/)", default=None, places="?", **STUDY
@@ -87,7 +87,7 @@ class OneStudy(Flags):
 
 @dataclass(frozen=True, kw_only=True)
 class SpendSettings(Formed, OneStudy):
-    """In which form."""
+    """Settings of analysis/spend.py: in which form."""
 
     command: ClassVar[Command] = Command(
         script="analysis/spend.py", does="analysis.spending:spend",
@@ -98,7 +98,7 @@ class SpendSettings(Formed, OneStudy):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSettings(OneStudy):
-    """Where to write."""
+    """Settings of analysis/report.py: where to write."""
 
     command: ClassVar[Command] = Command(
         script="analysis/report.py", does="analysis.page:report",
@@ -110,7 +110,7 @@ class ReportSettings(OneStudy):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings(OneStudy):
-    """In which form, and where."""
+    """Settings of analysis/export.py: in which form, and where."""
 
     command: ClassVar[Command] = Command(
         script="analysis/export.py", does="analysis.exporting:export",
@@ -131,7 +131,7 @@ class ExportSettings(OneStudy):
 
 @dataclass(frozen=True, kw_only=True)
 class PlotSettings(Formed):
-    """What to draw, of which studies, and where to write."""
+    """Settings of analysis/plot.py: what to draw, of which studies, and where to write."""
 
     command: ClassVar[Command] = Command(
         script="analysis/plot.py", does="analysis.figures:plot", about="Draw a study, as PNG with its data as CSV.",
@@ -158,7 +158,7 @@ class PlotSettings(Formed):
 
 
 def parse_formulas(text: str) -> dict[str, Expression]:
-    """`flops=2*macs;...` -> by column. UserError: something else."""
+    """Return the formulas of `flops=2*macs;...`, by column. UserError: it is not of that form."""
     named = [each.partition("=") for each in text.split(";")]
     if wrong := next((name + by for name, by, formula in named if not (name.strip() and formula.strip())), None):
         raise UserError(f"{wrong!r} is no formula of a column: write COLUMN=EXPRESSION, such as flops=2*macs")
@@ -166,14 +166,14 @@ def parse_formulas(text: str) -> dict[str, Expression]:
 
 
 def parse_vocabulary(text: str) -> int:
-    """UserError: among fewer than two nothing is guessed."""
+    """Return a number of words. UserError: it is no integer of at least 2, as a guess needs a choice."""
     if not (text.isascii() and text.isdigit() and 2 <= int(text) < 10**12):
         raise UserError(f"{text!r} is no number of words: write 2 or more, such as 64700")
     return int(text)
 
 
 def parse_hours(text: str) -> float:
-    """UserError: not above zero."""
+    """Return a number of hours. UserError: it is none above zero."""
     try:
         hours = float(text)
     except ValueError:
@@ -185,7 +185,7 @@ def parse_hours(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckSettings(Formed):
-    """Which tables, and what is told beside them."""
+    """Settings of analysis/check_table.py: which tables, and what is claimed beside them."""
 
     command: ClassVar[Command] = Command(
         script="analysis/check_table.py", does="analysis.checking:check",

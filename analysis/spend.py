@@ -1,4 +1,4 @@
-"""Where each device-second went: `python analysis/spend.py`."""
+"""Print where each device-second of a study went: `python analysis/spend.py`."""
 
 import sys
 from pathlib import Path

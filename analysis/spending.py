@@ -23,25 +23,25 @@ TRAINED_ON = f"""
              SELECT trial, MAX(training_seconds) AS seconds FROM looks JOIN lowest USING (trial)
              WHERE looks.loss <= lowest.loss + IIF(?1 = '', {TIE}, 0) GROUP BY trial)
     SELECT MAX(reports.training_seconds) - best.seconds AS past FROM reports JOIN best USING (trial) GROUP BY trial"""
-"""Of each trial the seconds of its training after it was last as good as it ever was, as far as was looked. What is
-told of one that has turned is its best, not its end. ?1: of a user's loop its metric, of others nothing; ?2: -1 where
-more of it is better."""
+"""Query of the seconds that each trial trained after the last evaluation as good as its best. The closing report of a
+trial that turned is left out, as it is of its best and not of its end. ?1: the metric of a user's loop, else ''; ?2: -1
+where high is good, else 1."""
 HOW = {
     **dict.fromkeys((CAP, "done"), "ended by itself: what it could use of its cap was spent"),
     "deadline": "ended at its deadline, and may have left some of its cap unspent",
 }
-"""A study ended, by the reason that its journal has."""
+"""How a study ended, by the reason in its journal."""
 WHATS = ("steps", "start", "compile", "evaluation", "checkpoint", "idle", "lost")
 NO_FAMILY = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """All in device-seconds. `table`: one row a family (`-`: of none), one column for each of WHATS.
+    """Where the device-seconds of a study went. table: a row for each family (`-`: none), a column for each of WHATS.
 
-    overhead: seconds of the driver that the search took, and of these the journal and TensorBoard; empty where unknown.
-    past_best: seconds of training of each trial after its best. price: of a device-hour; joules: of the machine; None
-    where unknown.
+    overhead: seconds of the driver, and those of it that the journal and TensorBoard took; empty where unknown.
+    past_best: seconds that each trial trained after its best. price: of a device-hour; joules: of the machine; both
+    None where unknown.
     """
 
     cap: float
@@ -61,7 +61,8 @@ class Spending:
 
     @property
     def summary(self) -> str:
-        """spent 7h58m12s of 8h00m00s (99.6 %), 96.1 % of it in optimizer steps, 19.93 at 2.50 a device-hour"""
+        """As text: spent 7h58m12s of 8h00m00s (99.6 %), 96.1 % of it in optimizer steps, 19.93 at 2.50 a
+        device-hour"""
         spent, cap = tables.duration(self.spent), tables.duration(self.cap)
         steps = tables.share(self.by["steps"], self.spent)
         beside = f"{money_text(self.spent, self.price)}{energy_text(self.joules)}"
@@ -70,7 +71,7 @@ class Spending:
 
     @property
     def past_best_text(self) -> str:
-        """trained past their best: 31.0s of the cap (2.6 %), at most 12.0s (1.0 %) of one trial"""
+        """As text: trained past their best: 31.0s of the cap (2.6 %), at most 12.0s (1.0 %) of one trial"""
         whole, most = sum(self.past_best), max(self.past_best, default=0.0)
         told = (f"{tables.duration(each)}{{}} ({tables.share(each, self.cap)})" for each in (whole, most))
         first, last = (text.format(of) for text, of in zip(told, (" of the cap", ""), strict=True))
@@ -78,7 +79,7 @@ class Spending:
 
     @property
     def overhead_text(self) -> str:
-        """Of 1m02s of the driver the journal took 0.1s (0.2 %), TensorBoard 0.3s (0.5 %)"""
+        """As text: Of 1m02s of the driver the journal took 0.1s (0.2 %), TensorBoard 0.3s (0.5 %)."""
         if not self.overhead:
             return "What the journal and TensorBoard took is known of searches that ended in order."
         whole = self.overhead["search"]
@@ -90,7 +91,7 @@ class Spending:
 
 
 def spending(study: Study) -> Spending:
-    """What was charged, and as idle what slots were held for beyond that."""
+    """Return what was charged; what slots were held for beyond that is idle."""
     charged = study.read(
         "SELECT COALESCE(family, '-') AS family, what, SUM(seconds) AS seconds "
         "FROM charges LEFT JOIN trials USING (trial) GROUP BY 1, 2"
@@ -115,9 +116,9 @@ def spending(study: Study) -> Spending:
 
 
 def held(study: Study) -> pd.DataFrame:
-    """slot, opened, until: on the study's clock; share: the device-seconds in a second of it.
+    """Return when slots were held: slot; opened and until, on the study's clock; share, device-seconds in a second.
 
-    A slot that is still open is held until now; one whose trial is at work, until what that trial reported last.
+    A slot that is still open is held until now; while its trial works, until that trial's last charge.
     """
     return study.read(
         f"""WITH now AS (SELECT MAX(at) AS at FROM (SELECT at FROM charges UNION ALL SELECT at FROM decisions)),
@@ -130,8 +131,8 @@ def held(study: Study) -> pd.DataFrame:
 
 
 def ending(study: Study) -> str:
-    """runs, or how its last run ended, as far as the journal tells: after the end that it knows of nothing was held,
-    and no other cap agreed on."""
+    """Return `runs`, or how the last run ended. The journal's end counts only if nothing was held after it, and no
+    other cap was agreed on."""
     sums = f"TOTAL(closed IS NULL) AS open, TOTAL((closed - opened) * {SHARE}) AS spent"
     slots, cap = study.read(f"SELECT {sums} FROM slots").iloc[0], study.facts.get("cap_seconds")
     ended = study.facts.get("ended")
@@ -147,7 +148,7 @@ def ending(study: Study) -> str:
 
 
 def spend(settings: SpendSettings) -> int:
-    """Print where the cap went. UserError for a study that does not serve."""
+    """Print where the cap went. UserError: the study does not serve."""
     study = open_study(settings.study or newest(RUNS))
     found = spending(study)
     if settings.json:
@@ -164,7 +165,7 @@ def spend(settings: SpendSettings) -> int:
 
 
 def rows_of(found: Spending) -> pd.DataFrame:
-    """One row for each of WHATS, one column a family, as people read them."""
+    """Return a row for each of WHATS with a column for each family, as people read them."""
     table = found.table.T.rename(columns={NO_FAMILY: "no trial"})
     table.loc["all"] = table.sum()
     table["device-s"] = table.sum(axis=1)
@@ -175,7 +176,7 @@ def rows_of(found: Spending) -> pd.DataFrame:
 
 
 def show(study: Study, found: Spending) -> None:
-    """The table, and the lines that sum up."""
+    """Print the table, and the lines that sum it up."""
     console = tables.console()
     tables.draw(console, tables.as_text(study.name, rows_of(found)))
     console.print()

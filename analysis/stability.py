@@ -1,4 +1,5 @@
-"""A study at half of its spending against its end: which measure of worth ranks its trials alike at both."""
+"""Stability of the ranking: a study at half of its spending against its end, by each measure that trials are ranked
+by."""
 
 import json
 from dataclasses import replace
@@ -14,14 +15,14 @@ from analysis.study import LEVEL, Results, Study, families
 from tune.errors import UserError
 from tune.store.queries import DECAY
 
-FEWEST = 3  # trials that have an order
+FEWEST = 3  # trials to compare two orders
 MEASURES = {"efficiency": 1, "perplexity_per_million": -1, "perplexity": -1}
-"""Columns of what trials reached, and whether high is good."""
+"""Columns that trials are ranked by; 1: high is good, -1: low is."""
 COLUMNS = ["family", "measure", "then", "end", "trials", "tau", "tau_of_size", "leader", "leader_at_end"]
 
 
 def moment(study: Study, share: float) -> float:
-    """On the study's clock, when this share of what it was charged in all had been charged."""
+    """Return the time on the study's clock when this share of all its charges had been made. UserError: it has none."""
     charges = study.read("SELECT at, seconds FROM charges ORDER BY at, charge")
     if charges.empty:
         raise UserError(f"study: {str(study.folder)!r} was charged nothing yet; wait for its first segment to end")
@@ -30,13 +31,13 @@ def moment(study: Study, share: float) -> float:
 
 
 def stability(study: Study, share: float = 0.5) -> pd.DataFrame:
-    """A row a family and measure: COLUMNS. Does the order of the trials when this share of the device-seconds had been
-    charged (`then`) foretell that of those which were trained on?
+    """Return a row for each family and measure: COLUMNS. They say whether the order of trials when this share of the
+    device-seconds had been charged (`then`) predicts the order of those trained further.
 
-    end: the furthest level that FEWEST trials, or more, reached since then; then: the furthest at which as many of them
-    were compared already; trials: these; tau: Kendall's tau-b between their orders (NaN for too few trials);
-    tau_of_size: between the order at the end and that by size, largest best; leader: the best then, leader_at_end: its
-    place among the same trials at the end.
+    end: the furthest level that FEWEST trials or more reached since then; then: the furthest level at which as many of
+    them were compared already; trials: their number; tau: Kendall's tau-b between their two orders (NaN for too few
+    trials); tau_of_size: between the order at the end and that by size, largest best; leader: the best then;
+    leader_at_end: its place among the same trials at the end.
     """
     early, late = (_reached(each) for each in (replace(study, until=moment(study, share)), study))
     rows: list[tuple[object, ...]] = []
@@ -56,13 +57,13 @@ def stability(study: Study, share: float = 0.5) -> pd.DataFrame:
 
 
 def _reached(study: Study) -> pd.DataFrame:
-    """A row a trial and level, the furthest first."""
+    """Return a row for each trial and level, the furthest first."""
     table = Results(studies=[study]).reached.iloc[::-1]
     return table.assign(perplexity_per_million=table["perplexity"] / (table["parameters"] / 1e6))
 
 
 def _levels(early: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame | None:
-    """The same trials at one level then and at one further level at the end, each the furthest that enough have."""
+    """Return the same trials at one level then and at a further one at the end, each the furthest that enough have."""
     done = set(zip(early["trial"], early["level"], strict=True))
     since = late[[key not in done for key in zip(late["trial"], late["level"], strict=True)] or slice(0)]
     for _, end in since.groupby(LEVEL, sort=False, dropna=False):
@@ -74,7 +75,8 @@ def _levels(early: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def tau(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Kendall's tau-b (1945), by which ties count for neither side; NaN below FEWEST values or where all are tied."""
+    """Return Kendall's tau-b (1945), in which ties count for neither side; NaN below FEWEST values or if all are
+    tied."""
     agreed = untied = untied_too = 0
     for place in range(len(first) - 1):
         one, two = (np.sign(values[place] - values[place + 1 :]) for values in (first, second))
@@ -92,7 +94,7 @@ ABOUT = (
 
 
 def show_stability(study: Study, settings: RankSettings) -> int:
-    """Print the table, in the form that is asked for. UserError for a study that does not serve."""
+    """Print the table in the form that is asked for. UserError: the study does not serve."""
     assert settings.stability is not None
     found = stability(study, settings.stability)
     found = found[found["family"].isin(families(Results(studies=[study]), settings.family))]
@@ -113,7 +115,7 @@ def show_stability(study: Study, settings: RankSettings) -> int:
 
 
 def columns(found: pd.DataFrame) -> pd.DataFrame:
-    """The rows as people read them."""
+    """Return the rows as people read them."""
 
     def signed(value: float) -> str:
         return tables.NOTHING if pd.isna(value) else f"{value:+.2f}"

@@ -1,4 +1,4 @@
-"""Studies by their journals, also of one that runs or was killed: trials, measurements that compare, rows of
+"""Studies as read from their journals, also running or killed ones: trials, measurements that compare, and rows of
 experiments.
 """
 
@@ -32,21 +32,21 @@ from tune.store.queries import ANEW, PLACES, STORED, TRAINED, in_order, last_row
 
 RUNS = Path("runs")
 KERNELS = "kernels"
-"""The fact that a study of kernels has: their names."""
+"""Name of the fact that only a study of kernels has: their names."""
 CONTROL = r"[\x00-\x1f\x7f-\x9f]|(?<!\\)((?:\\\\)*)\\u00(?:[01][0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])"
-"""Characters that steer a terminal, and how JSON writes them, which is not after a backslash that stands for itself:
-a stranger's names are shown without."""
+"""Control characters of a terminal, also as escaped in JSON (where the backslash is not itself escaped): `?`
+stands for them in a stranger's names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """By what trials are compared: perplexity, or the metric of a user's loop, as it was reported."""
+    """What trials are compared by: perplexity, or the metric of a user's loop, as it was reported."""
 
     metric: Metric | None
 
     @property
     def own(self) -> bool:
-        """Whether it is of a user's loop, of which no sizes are known."""
+        """Whether it is the metric of a user's loop, of which no sizes are known."""
         return self.metric is not None
 
     @property
@@ -55,17 +55,17 @@ class Measure:
 
     @property
     def label(self) -> str:
-        """Of an axis."""
+        """Label of an axis."""
         return "validation perplexity" if self.metric is None else self.metric.name
 
     @property
     def column(self) -> str:
-        """Of what a trial is compared by."""
+        """Column that trials are compared by."""
         return compared(self.metric)
 
     @property
     def curve(self) -> tuple[str, str]:
-        """Of a learning curve the column along which it goes, and that of its values."""
+        """Columns of a learning curve: along which it goes, and its values."""
         return ("training_seconds", "perplexity") if self.metric is None else ("steps", f"reported_{self.name}")
 
     @property
@@ -73,23 +73,23 @@ class Measure:
         return self.metric is None or not self.metric.maximize
 
     def scaled(self, values: pd.Series) -> pd.Series:
-        """Of which differences and means can be taken: log perplexity, a metric as it is."""
+        """Return values of which differences and means make sense: log perplexity, or a metric as it is."""
         return np.log(values) if self.metric is None else values
 
     def worth(self, values: pd.Series) -> pd.Series:
-        """The same, low is good."""
+        """Return the scaled values with low as good."""
         return self.scaled(values) if self.low_first else -values
 
     def best(self, table: pd.DataFrame) -> pd.Series:
-        """The row that is best."""
+        """Return the best row."""
         return table.loc[self.worth(table[self.column]).idxmin()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One study's folder and what its journal says about it as a whole (the table `study`).
+    """A study's folder and its facts, what the journal says of it as a whole (the table `study`).
 
-    until: measurements are taken up to this moment of the study's clock.
+    until: only measurements up to this moment of the study's clock count.
     """
 
     folder: Path
@@ -102,22 +102,22 @@ class Study:
 
     @property
     def measure(self) -> Measure:
-        """By what its trials are compared."""
+        """What its trials are compared by."""
         asked = self.facts.get("settings", {})
         name = asked.get("maximize") or asked.get("metric")
         return Measure(metric=Metric(name=str(name), maximize="maximize" in asked) if name else None)
 
     @property
     def work(self) -> str:
-        """The experiment that it is of, where that measured other things than trainings to rank; else nothing."""
+        """Name of its experiment, where that measured other things than trainings to rank; else ''."""
         name = str(self.facts.get("experiment", ""))
         with suppress(UserError):
             return name if experiment_rows(self, name) else ""
         return ""
 
     def corpus(self, family: str) -> dict[str, Any]:
-        """name, sha256, builtin, vocabulary of the family's text, as far as they were written; of a user's loop the
-        name of its file stands for both of the first."""
+        """Return name, sha256, builtin and vocabulary of a family's text, as far as they were written; for a user's
+        loop name and sha256 are the name of its file."""
         if self.measure.own and family == LOOP:
             name = Path(str(self.facts["settings"].get("train", ""))).name
             return {"name": name, "sha256": name}
@@ -125,17 +125,17 @@ class Study:
 
     @property
     def device(self) -> str:
-        """What its device-seconds are seconds of."""
+        """Name of the device that its device-seconds are of."""
         return str(self.facts.get("devices", {}).get("name", ""))
 
     def rung_seconds(self, family: str, rung: int) -> float:
-        """Seconds of training at that rung; NaN where the journal has none."""
+        """Return the seconds of training of a rung; NaN where the journal has none."""
         ladder = self.facts.get("rung_seconds", {}).get(family, [])
         return float(ladder[rung]) if rung < len(ladder) else float("nan")
 
 
 def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
-    """The rows of a query; `values` are its question marks. UserError when the journal cannot be read."""
+    """Return the rows of a query; values: for its question marks. UserError: the journal cannot be read."""
     connection = connect(folder)
     connection.row_factory = None
     try:
@@ -151,7 +151,7 @@ def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
 
 
 def open_study(folder: Path) -> Study:
-    """UserError for a folder without a journal, a damaged one, or a study in which no model was trained."""
+    """Open a study of trials. UserError: no journal, a damaged one, or a study in which no model was trained."""
     study = _opened(folder)
     if KERNELS in study.facts:
         raise UserError(
@@ -163,7 +163,7 @@ def open_study(folder: Path) -> Study:
 
 
 def open_kernels(folder: Path) -> Study:
-    """A study of kernels. UserError for a folder without a journal, a damaged one, or another study."""
+    """Open a study of kernels. UserError: no journal, a damaged one, or another study."""
     study = _opened(folder)
     if KERNELS not in study.facts:
         raise UserError(f"study: {str(folder)!r} is none of kernels; make one: {called('kernels/run.py')} --budget 10m")
@@ -176,7 +176,7 @@ def _opened(folder: Path) -> Study:
 
 
 def newest(runs: Path, *, kernels: bool = False) -> Path:
-    """The study in `runs` whose journal was written last, of trials or of kernels. UserError when there is none."""
+    """Return the study in `runs` whose journal was written last, of trials or of kernels. UserError: there is none."""
     at = {path.parent: written(path.parent) for path in runs.glob(f"*/{FILE}")}  # before any is opened
     folders = [folder for folder in at if _of_kernels(folder) == kernels]
     if not folders:
@@ -186,8 +186,8 @@ def newest(runs: Path, *, kernels: bool = False) -> Path:
 
 
 def written(folder: Path) -> int:
-    """When its journal was written last, in ns: the log beside it counts where something is in it, as to read a
-    journal makes an empty one."""
+    """Return when a study's journal was written last, in ns. Its write-ahead log counts unless it is empty, as reading
+    a journal makes an empty one."""
     at = 0
     for path in (folder / FILE, folder / f"{FILE}-wal"):
         with suppress(FileNotFoundError):
@@ -197,8 +197,8 @@ def written(folder: Path) -> int:
 
 
 def alive(folder: Path) -> bool:
-    """Whether some driver gave a sign of life of late, in a mirror's copy one that is as rare as these: for who knows
-    nothing of it but the study's folder."""
+    """Whether a driver gave a sign of life lately, as far as the study's folder shows; a mirror's copy gets them less
+    often."""
     silence = SILENCE_SECONDS + (EVERY_SECONDS if is_copy(folder) else 0.0)
     with suppress(OSError):
         return abs(time() - (folder / FOLDER / DRIVER).stat().st_mtime) < silence
@@ -206,7 +206,7 @@ def alive(folder: Path) -> bool:
 
 
 def _of_kernels(folder: Path) -> bool:
-    """False of a damaged one too, so that who asks for the newest hears of it."""
+    """Whether a study is of kernels; False for a damaged one, so that asking for the newest study reports that."""
     try:
         return KERNELS in _opened(folder).facts
     except UserError:
@@ -214,7 +214,7 @@ def _of_kernels(folder: Path) -> bool:
 
 
 def open_studies(folders: Sequence[Path]) -> list[Study]:
-    """Those named, or the newest in runs/. UserError when two have one name."""
+    """Open the studies that are named, else the newest in runs/. UserError: two have the same name."""
     studies = [open_study(folder) for folder in folders or [newest(RUNS)]]
     names = [study.name for study in studies]
     if len(set(names)) < len(names):
@@ -225,8 +225,8 @@ def open_studies(folders: Sequence[Path]) -> list[Study]:
 
 
 def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
-    """The last row of each point that was measured. UserError where there is none."""
-    of_before = study.read("SELECT 1 FROM pragma_table_info('rows')").empty  # no experiment was kept then
+    """Return the last row of each point of an experiment that was measured. UserError: there is none."""
+    of_before = study.read("SELECT 1 FROM pragma_table_info('rows')").empty  # such old journals have no experiments
     stored = [] if of_before else study.read(STORED, name).itertuples(index=False)
     measured = [row for row in last_rows(stored).values() if "skipped" not in row]
     if not measured:
@@ -235,8 +235,8 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
 
 
 def trained(study: Study, ends: str = TRAINED) -> pd.DataFrame:
-    """A row for each trial that was trained whole, as a query of tune.store.queries has it, with its dimensions and
-    epochs. UserError where there is none."""
+    """Return a row for each trial that was trained whole, by a query of tune.store.queries, with its dimensions and
+    epochs. UserError: there is none."""
     table = study.read(ends)
     if table.empty:
         raise UserError(f"study: {study.name!r} has no trial that came to its end yet; go on with it")
@@ -245,8 +245,8 @@ def trained(study: Study, ends: str = TRAINED) -> pd.DataFrame:
 
 
 def learning_curves(study: Study) -> pd.DataFrame:
-    """A row for each report of these, in their order, with their dimensions; what was done again after a kill counts
-    once."""
+    """Return a row for each report of the trials that `trained` has, in order, with their dimensions; what was repeated
+    after a kill counts once."""
     ends = trained(study)
     own = ["trial", *configurations(ends["config"], None), "epochs"]
     columns = "trial, steps, tokens, training_seconds, train_loss, valid_loss, accuracy, perplexity"
@@ -258,8 +258,9 @@ def learning_curves(study: Study) -> pd.DataFrame:
 
 
 def over_seeds(table: pd.DataFrame, by: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
-    """A row for those that have the same in `by` and so differ in their seed alone: means of the columns `names`, NaN
-    where one is; how many `seeds`; of the first column its 95 % interval, `low` to `high`, of one seed the figure."""
+    """Return a row for all rows that agree in `by`, and so differ in their seed only: means of the columns `names` (NaN
+    where one value is), the number of `seeds`, and of the first column the 95 % interval, `low` to `high`, which for
+    one seed is its value."""
     groups, first = table.groupby([*by]), names[0]
     means = groups[[*names]].mean(skipna=False)
     found = [
@@ -271,22 +272,23 @@ def over_seeds(table: pd.DataFrame, by: Sequence[str], names: Sequence[str]) -> 
 
 
 def mean_curves(table: pd.DataFrame, config: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
-    """over_seeds() of each configuration's learning curves, after each number of steps that all of its seeds report."""
+    """Return over_seeds() of each configuration's learning curves, at each number of steps that all its seeds
+    report."""
     of_config, of_steps = ([*config], [*config, "steps"])
     seeds, there = (table.groupby(each)["trial"].transform("nunique") for each in (of_config, of_steps))
     return over_seeds(table[there == seeds], of_steps, names)
 
 
 def published(name: str) -> pd.DataFrame:
-    """The figures of a published report."""
+    """Return the figures of a published report."""
     return pd.read_csv(PUBLISHED / f"{name}.csv")
 
 
 TRIAL = ["study", "trial"]
 POOL = ["family", "sha256", "vocabulary"]
-"""Perplexities compare inside one of these only."""
+"""Columns that must agree for perplexities to compare."""
 LEVEL = ["device", "level", "rung_seconds", "on_whole", "subset"]
-"""And there inside one of these: as much training, measured on the same."""
+"""Columns that must agree as well: equal training, measured on the same tokens."""
 
 
 def _trials(study: Study, names: list[str]) -> pd.DataFrame:
@@ -332,7 +334,7 @@ def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
 
 
 def families(results: "Results", named: str | None) -> list[str]:
-    """The one that is named, else all. UserError: the studies do not have it."""
+    """Return the family that is named, else all. UserError: the studies do not have it."""
     there = sorted(results.trials["family"].unique())
     if named is not None and named not in there:
         raise UserError(f"--family: {named!r} is not in the study: there are {', '.join(there)}")
@@ -340,19 +342,19 @@ def families(results: "Results", named: str | None) -> list[str]:
 
 
 SIDE_BY_SIDE = 9
-"""So many values of a dimension, at most, stand beside one another: of a range of whole numbers too."""
+"""Most values of a dimension that stand side by side on an axis, also of a range of integers."""
 EFFICIENCY = ["efficiency", "efficiency_low", "efficiency_high"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """The trials of some studies, and how far each got."""
+    """The trials of some studies, and what each reached."""
 
     studies: Sequence[Study]
 
     @cached_property
     def measure(self) -> Measure:
-        """By what they are compared. UserError: not all by the same."""
+        """What the trials are compared by. UserError: the studies differ in it."""
         found = {each.measure: each.name for each in self.studies}
         if len(found) > 1:
             different = " and ".join(f"{name!r} goes by {each.name}" for each, name in found.items())
@@ -361,19 +363,19 @@ class Results:
 
     @cached_property
     def told(self) -> dict[str, str]:
-        """Columns of `reached` with what a user's loop reported last, and how people read them: its best was another
-        report's."""
+        """Columns of `reached` that a user's loop reported last, with their headings; its best may be of another
+        report."""
         known = {*TAKEN, *self.dimensions, self.measure.column}
         names = (name for name in self.reached if name not in known)
         return {name: f"last {name.removeprefix('reported_')}" for name in names}
 
     @cached_property
     def ranges(self) -> dict[str, bool]:
-        """Of a user's loop the dimensions that are ranges, and whether by their logarithm."""
+        """Dimensions of a user's loop that are ranges, and whether these are logarithmic."""
         found: dict[str, bool] = {}
         for study in self.studies:
             text = str(study.facts.get("settings", {}).get("space", ""))
-            with suppress(UserError):  # a stranger's study may have anything there
+            with suppress(UserError):  # in a stranger's study this may be anything
                 space = parse_space(text) if study.measure.own and text.startswith("{") else {}
                 for name, each in space.items():
                     if each.count > SIDE_BY_SIDE and not each.values:
@@ -382,7 +384,7 @@ class Results:
 
     @cached_property
     def dimensions(self) -> list[str]:
-        """DIMENSIONS, where they are of families, and what else some config of these studies has."""
+        """All dimensions: DIMENSIONS unless all studies are of loops, and what else configs of these studies have."""
         configs = (
             configurations(each.read("SELECT config FROM trials")["config"], each.measure.metric)
             for each in self.studies
@@ -392,22 +394,21 @@ class Results:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """One row a trial: study, family, corpus, config (in short), words (the same) and each of `dimensions`,
-        parameters, state, reason, device_seconds, memory_bytes, mfu, anew.
+        """A row for each trial: study, family, corpus, config (as a label), words (the same in words), each of
+        `dimensions`, parameters, state, reason, device_seconds, memory_bytes, mfu, anew.
 
-        anew: with the configuration of another one and another seed, for a last comparison. mfu: the mean over its
-        reports of the share of the device's peak that training took.
+        anew: whether it repeats another trial with another seed, for a last comparison. mfu: the mean over its reports.
         """
         return pd.concat([_trials(study, self.dimensions) for study in self.studies], ignore_index=True)
 
     @cached_property
     def reached(self) -> pd.DataFrame:
-        """One row a sound trial and level, the furthest last: what it had reached when it completed a rung, or after
-        its decay (`final`), as tune.store.queries has it; with the columns of `trials`.
+        """A row for each sound trial and level, the furthest last: what it had reached when it completed a rung, or
+        after its decay (`final`), as tune.store.queries has it; with the columns of `trials`.
 
-        `level` is `rung 2` or DECAY, `rung_seconds` the training seconds of that rung; `device` is that of a rung, as
-        what had its decay compares across devices. Front and efficiency are those among the trials of a level; on the
-        curve of efficiency each configuration is once.
+        level: such as `rung 2`, or DECAY; rung_seconds: the training seconds of that rung; device: empty after the
+        decay, as such trials compare across devices. Front and efficiency are those among the trials of a level; the
+        curve of efficiency has each configuration once.
         """
         found = pd.concat([_measurements(study, self.dimensions) for study in self.studies], ignore_index=True)
         found = found.merge(self.trials, on=TRIAL)
@@ -423,7 +424,7 @@ class Results:
         return table.sort_values("place", ascending=False, kind="stable")
 
     def of(self, family: str) -> pd.DataFrame:
-        """`reached` of one family, the furthest last. UserError when there is none, or of several texts."""
+        """Return `reached` of one family, the furthest last. UserError: there is none, or it is of several texts."""
         table = self.reached[self.reached["family"] == family]
         if table["anew"].all():
             raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")

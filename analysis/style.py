@@ -1,4 +1,4 @@
-"""A picture: figure, data and legend in one; and the style that all share."""
+"""Pictures: figure, data and legend in one; and the style that all of them share."""
 
 import io
 import math
@@ -23,7 +23,7 @@ from analysis import tables
 from analysis.spending import WHATS
 from tune.store.queries import DECAY, END
 
-# Okabe and Ito's palette: told apart by colour-blind people too
+# Okabe and Ito's palette, which colour-blind people can tell apart too
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 )  # fmt: skip
@@ -31,14 +31,14 @@ GREY = "#8A8A8A"
 WHAT_COLORS = dict(zip(WHATS, (BLUE, ORANGE, YELLOW, GREEN, SKY, GREY, VERMILION), strict=True))
 LAST = {DECAY: "after the decay", END: "the end"}
 MARKERS = "osD^vPX*"
-MANY = 2000  # points; more are drawn as pixels, which keeps a page small
-MARGIN = 0.06  # of a logarithmic axis, on each side
-WIDE = 10.0  # times the least number, which a linear axis would press together
+MANY = 2000  # points above which they are drawn as pixels, which keeps a page small
+MARGIN = 0.06  # of an axis, on each side
+WIDE = 10.0  # largest over smallest number from which a linear axis would press numbers together
 LEAST_MARGIN = 1.05
 WIDTH = 6.4  # inches; a phone shows it at about half of that
 DPI = 150
 MOST_BYTE_TICKS = 6
-COLORS = 256  # of a PNG, which is a third as large then
+COLORS = 256  # in a PNG, which is then a third as large
 TIME_STEPS = [1, 2, 5, 10, 20, 30, *(60 * n for n in (1, 2, 5, 10, 20, 30)), *(3600 * n for n in (1, 2, 4, 8, 24, 96))]
 
 matplotlib.rcParams.update(
@@ -64,9 +64,9 @@ matplotlib.rcParams.update(
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """`name` is a file's stem, `text` is its legend in words, `data` is what was drawn.
+    """A picture. name: stem of its files; text: its legend in words; data: what was drawn.
 
-    hover: axes, and points on them with what each is, which a page tells where it is pointed at.
+    hover: axes, x and y of points on them, and a text for each, which a page shows where one points at it.
     """
 
     name: str
@@ -77,12 +77,12 @@ class Picture:
     hover: tuple[Axes, ArrayLike, ArrayLike, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
-        """Lay it out once, not again for each format."""
+        """Lay out the figure once, not again for each format."""
         lay_out(self.figure)
         self.figure.set_layout_engine("none")
 
     def save(self, folder: Path) -> list[Path]:
-        """Write the PNG and the CSV; the folder is made. UserError where they cannot be written."""
+        """Write the PNG and the CSV, and make the folder. UserError: they cannot be written."""
         stem = re.sub(r"[^\w.-]", "_", self.name)  # a family's name may be anything, `../` too
         drawn, image = io.BytesIO(), io.BytesIO()
         self.figure.savefig(drawn, format="png", dpi=DPI)
@@ -92,7 +92,8 @@ class Picture:
         return [tables.write(folder / f"{stem}.png", image.getvalue()), tables.write(folder / f"{stem}.csv", table)]
 
     def points(self) -> list[tuple[float, float, str]]:
-        """What `hover` has, at shares of the picture's width and height from its upper left corner; MANY of them."""
+        """Return the points and texts of `hover`, as shares of the picture's width and height from its upper left
+        corner; about MANY at most."""
         if self.hover is None:
             return []
         plot, x, y, texts = self.hover
@@ -102,14 +103,14 @@ class Picture:
         return list(found)[:: 1 + len(texts) // MANY]
 
     def svg(self) -> str:
-        """The same picture for a page; equal for equal data."""
+        """Return the picture as SVG for a page; equal for equal data."""
         text = io.StringIO()
         self.figure.savefig(text, format="svg", dpi=DPI, metadata={"Date": None})
         return text.getvalue()
 
 
 def axes(rows: int = 1, columns: int = 1, *, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """An empty figure of one width; `height` in inches."""
+    """Return an empty figure with its axes, of WIDTH; height in inches."""
     figure = Figure(figsize=(WIDTH, height))
     plots = list(figure.subplots(rows, columns, squeeze=False).flat)
     for plot in plots:
@@ -118,14 +119,14 @@ def axes(rows: int = 1, columns: int = 1, *, height: float = 3.8) -> tuple[Figur
 
 
 def lay_out(figure: Figure) -> None:
-    """Place its axes, as drawing it would."""
+    """Place a figure's axes, as drawing it would."""
     if engine := figure.get_layout_engine():
-        with suppress(ValueError):  # as where it is drawn: what cannot be laid out stays where it is
+        with suppress(ValueError):  # as in drawing: what cannot be laid out stays where it is
             engine.execute(figure)
 
 
 def levels(found: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker of each level, `rung 0` first and the decay, or a loop's end, last: darker is further."""
+    """Return colour and marker of each level, from `rung 0` to the decay or a loop's end: darker is further."""
     rungs = sorted((level for level in found if level not in LAST), key=lambda level: int(level.split()[1]))
     shades = matplotlib.colormaps["viridis"](np.linspace(0.78, 0.1, max(len(rungs), 2)))
     styles = {
@@ -140,13 +141,13 @@ def level_text(level: str) -> str:
 
 
 def at_level(level: str) -> str:
-    """at rung 2, after the decay"""
+    """Return a level with its preposition: at rung 2, after the decay"""
     text = level_text(level)
     return text if text.startswith("after") else f"at {text}"
 
 
 def time_ticks(axis: Axis) -> None:
-    """A linear axis of seconds with round times. Call it after drawing."""
+    """Give a linear axis of seconds round times. Call it after drawing."""
     low, high = axis.get_view_interval()
     step = next((step for step in TIME_STEPS if (high - low) / step <= 7), TIME_STEPS[-1])
     axis.set_major_locator(MultipleLocator(step))
@@ -154,14 +155,14 @@ def time_ticks(axis: Axis) -> None:
 
 
 def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns: int = 7, length: float = 1.3) -> None:
-    """In rows over the axes, where it hides nothing, in as many columns as there is room for. Call it after drawing.
+    """Put the legend above the axes, where it hides nothing, in as many columns as fit. Call it after drawing.
 
-    length: of a line in it, in letters; twice as long where lines differ in their dashes.
+    length: of a line in it, in font sizes; twice as long where lines differ in their dashes.
     """
     shown = plot.get_legend_handles_labels()[0] if handles is None else list(handles)
     spec, figure = plot.get_subplotspec(), plot.get_figure(root=True)
     assert spec is not None and figure is not None
-    lay_out(figure)  # only then it is known where the axes begin
+    lay_out(figure)  # only then is it known where the axes begin
     column = figure.bbox.width / spec.get_gridspec().ncols
     end = column * (plot.bbox.x0 // column + 1)
     for count in range(columns, 0, -1):
@@ -173,8 +174,8 @@ def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns
 
 
 def stacked_bars(plot: Axes, table: pd.DataFrame, colors: Mapping[str, str], height: float) -> np.ndarray:
-    """A bar for each row, named at the left, of these columns one behind the other; the first row is on top. Where each
-    ends."""
+    """Draw a bar for each row, labelled at the left, with these columns end to end; the first row is on top. Return
+    where each bar ends."""
     places, ends = np.arange(len(table)), np.zeros(len(table))
     for column, color in colors.items():
         plot.barh(places, table[column], left=ends, color=color, label=column, height=height)
@@ -188,18 +189,19 @@ OVER_SEEDS = "Bars: 95 % intervals over seeds, where there are several."
 
 
 def bars(table: pd.DataFrame, of: str) -> np.ndarray:
-    """How far an interval, `low` to `high`, reaches below and above a column, as errorbar() takes it."""
+    """Return how far the interval `low` to `high` reaches below and above a column, as errorbar() takes it."""
     return np.abs(table[["low", "high"]].to_numpy().T - table[of].to_numpy())
 
 
 def byte_axis(axis: Axis, values: ArrayLike) -> None:
-    """A logarithmic axis of bytes, its ticks round in the unit that they are labelled in."""
+    """Make an axis a logarithmic one of bytes, with ticks that are round in the unit of their labels."""
     log_axis(axis, values, tables.short_memory)
     axis.set_major_locator(FixedLocator(byte_ticks(*axis.get_view_interval())))
 
 
 def byte_ticks(low: float, high: float) -> list[float]:
-    """Powers of two, every so many of them; in a narrow range multiples of one, such as 96, 112 and 128 MiB."""
+    """Return ticks: powers of two at equal distances; in a narrow range multiples of one, such as 96, 112 and 128
+    MiB."""
     powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
     if len(powers) > 2:
         apart = math.ceil(len(powers) / MOST_BYTE_TICKS)
@@ -209,7 +211,7 @@ def byte_ticks(low: float, high: float) -> list[float]:
 
 
 def room(axis: Axis, values: ArrayLike) -> None:
-    """A linear axis that holds the values, labelled as people write numbers."""
+    """Make an axis a linear one that holds the values, labelled as people write numbers."""
     low, high = float(np.min(values)), float(np.max(values))
     margin = MARGIN * (high - low) or MARGIN * abs(high) or MARGIN
     limits = low - margin, high + margin
@@ -218,7 +220,7 @@ def room(axis: Axis, values: ArrayLike) -> None:
 
 
 def number_axis(axis: Axis, values: pd.Series, *, log: bool = False) -> None:
-    """Logarithmic where it has to be, or where the values are far apart; else linear."""
+    """Make an axis logarithmic if asked for, or if the values are far apart; else linear."""
     if log or is_wide(values):
         log_axis(axis, values, tables.plain)
     else:
@@ -231,7 +233,7 @@ def is_wide(values: pd.Series) -> bool:
 
 
 def log_axis(axis: Axis, values: ArrayLike, text: Callable[[float], str]) -> None:
-    """A logarithmic axis that holds the values, with few ticks, all of them labelled as people write numbers."""
+    """Make an axis a logarithmic one that holds the values, with few ticks, all labelled as people write numbers."""
     low, high = float(np.min(values)), float(np.max(values))
     margin = max((high / low) ** MARGIN, LEAST_MARGIN)
     limits = low / margin, high * margin

@@ -1,4 +1,4 @@
-"""Numbers as people read them; the tables that commands print, and the files that they write."""
+"""Numbers as people read them; tables that commands print, and files that they write."""
 
 import math
 import sys
@@ -17,7 +17,7 @@ UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Significant digits, without an exponent where a person would write none; `-` for what is not known."""
+    """Return a number with so many significant digits, without an exponent below 1e9; `-` for NaN."""
     if pd.isna(value):
         return NOTHING
     if value == 0 or not math.isfinite(value):
@@ -27,13 +27,13 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def reported(value: float) -> str:
-    """A number of which nothing is known: 640, 0.8373"""
+    """Return a number of a user's loop, of whatever kind: 640, 0.8373"""
     whole = math.isfinite(value) and value == round(value) and abs(value) < 1e9
     return f"{value:,.0f}" if whole else number(value)
 
 
 def count(value: float) -> str:
-    """123 or 12.3k or 1.23M"""
+    """Return a count: 123 or 12.3k or 1.23M"""
     if pd.isna(value):
         return NOTHING
     value = float(f"{value:.3g}")
@@ -49,11 +49,11 @@ WORDED = {
     "context": "context {}",
 }  # fmt: skip
 NONE_OF = {"dropout", "weight_decay"}
-"""Of these 0 is none."""
+"""Dimensions whose value 0 is said as `no`."""
 
 
 def in_words(config: Mapping[str, object]) -> str:
-    """A configuration as a person says it: width 96, 4 heads, 2 layers, no dropout, bf16; then what else there is."""
+    """Return a configuration in words: width 96, 4 heads, 2 layers, no dropout, bf16; then its other dimensions."""
 
     def said(name: str, value: object) -> str:
         if isinstance(value, bool):
@@ -68,12 +68,12 @@ def in_words(config: Mapping[str, object]) -> str:
 
 
 def plain(value: float) -> str:
-    """As on an axis: 1,200 or 0.25"""
+    """Return a number for an axis: 1,200 or 0.25"""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def short_count(value: float) -> str:
-    """As on an axis: 300k, 1M"""
+    """Return a count for an axis: 300k, 1M"""
     for unit, size in UNITS:
         if value >= size:
             return f"{value / size:.3g}{unit}"
@@ -81,7 +81,7 @@ def short_count(value: float) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """As on an axis: 20s, 2m, 1h30m"""
+    """Return a duration for an axis: 20s, 2m, 1h30m"""
     text = duration(seconds).replace(".0s", "s")
     for nothing in ("m00s", "h00m"):
         text = text.replace(nothing, nothing[0])
@@ -89,19 +89,19 @@ def short_duration(seconds: float) -> str:
 
 
 def memory(value: float) -> str:
-    """bytes -> MiB or GiB"""
+    """Return bytes in MiB or GiB."""
     if pd.isna(value):
         return NOTHING
     return f"{number(value / GIB, 3)} GiB" if value >= GIB else f"{number(value / MIB, 3)} MiB"
 
 
 def short_memory(value: float) -> str:
-    """As on an axis: 512 MiB, 1.5 GiB"""
+    """Return bytes for an axis: 512 MiB, 1.5 GiB"""
     return f"{value / GIB:,g} GiB" if value >= GIB else f"{value / MIB:,g} MiB"
 
 
 def duration(seconds: float) -> str:
-    """1h02m03s, 2m03s or 3.2s"""
+    """Return a duration: 1h02m03s, 2m03s or 3.2s"""
     if pd.isna(seconds):
         return NOTHING
     if seconds < 59.95:
@@ -115,30 +115,30 @@ def share(part: float, whole: float) -> str:
 
 
 WIDTH = 160
-"""Characters a line, where the output is not a terminal."""
+"""Characters of a line where the output is not a terminal."""
 
 
 def console() -> Console:
-    """Where tables go; lines are not folded where the output is not a terminal."""
+    """Return the console for tables; its width is WIDTH where the output is not a terminal."""
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def draw(console: Console, table: Table, **options: Any) -> None:
-    """Print it as on_screen() has it, with its options."""
+    """Print a table by on_screen(), with its options."""
     console.print(*on_screen(table, console.width, **options), sep="\n", soft_wrap=True)
 
 
 def as_text(title: str, rows: pd.DataFrame, note: str = "") -> Table:
-    """A table of text, to be written in the form that is asked for."""
+    """Return a table of text, to be written in the form that is asked for."""
     return Table(title=title, columns=list(rows), rows=rows.astype(str).to_numpy().tolist(), note=note)
 
 
 REMEDY = "name another folder with --out"
-"""A study may come from a stranger, so nothing is written through a link that lies in it."""
+"""Remedy where a path is refused: a study may come from a stranger, so nothing is written through a link inside."""
 
 
 def folder_in(folder: Path, name: str) -> Path:
-    """A folder inside of one, made if it is not there. UserError: it is a link, or cannot be made."""
+    """Return a folder inside another, made if it is not there. UserError: it is a link, or cannot be made."""
     inside = folder / name
     _refuse_link(inside)
     try:
@@ -149,7 +149,7 @@ def folder_in(folder: Path, name: str) -> Path:
 
 
 def write(file: Path, content: bytes) -> Path:
-    """The file, made anew, and its folder too. UserError: it is a link, or cannot be written."""
+    """Write a file anew, and make its folder if need be. UserError: it is a link, or cannot be written."""
     _refuse_link(file)
     unfinished = file.with_name(f"{file.name}.part")
     try:

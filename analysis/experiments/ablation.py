@@ -1,5 +1,5 @@
-"""The ablation: learning curves by width, what each dimension does, perplexity and minutes against parameters beside
-the report's; and where validation losses turn on a text that is seen again and again.
+"""Pictures of the ablation: learning curves by width, what each dimension does, perplexity and minutes against
+parameters beside the report's; and where validation losses turn on a text that is seen again and again.
 """
 
 from typing import Any
@@ -37,11 +37,11 @@ SHOWN = {
     "accuracy": ("accuracy, %", "accuracy", "trained_accuracy"),
     "perplexity": ("perplexity", "perplexity", "trained_perplexity"),
 }
-"""What is drawn: its axis, its column of the validation split and of the training split."""
+"""Quantities that are drawn: label of the axis, column of the validation split, and column of the training split."""
 
 
 def learning(study: Study, what: str, along: str) -> Picture:
-    """A panel for each width: one of SHOWN over epochs or minutes, a line for each configuration."""
+    """Draw one of SHOWN over epochs or minutes, a panel for each width and a line for each configuration."""
     label, valid, of_training = SHOWN[what]
     every = learning_curves(study).dropna(subset="valid_loss")
     if what == "accuracy":
@@ -77,7 +77,7 @@ def learning(study: Study, what: str, along: str) -> Picture:
 
 
 def style_of(config: pd.Series) -> dict[str, Any]:
-    """Of a configuration's line: the colour is its dropout, the dashes are its layers, the marker is its heads."""
+    """Return the style of a configuration's line: its colour by dropout, dashes by layers, marker by heads."""
     return {
         "c": DROPOUTS.get(config["dropout"], VERMILION),
         "ls": LAYERS.get(config["layers"], "-"),
@@ -86,7 +86,7 @@ def style_of(config: pd.Series) -> dict[str, Any]:
 
 
 def key(plot: Axes, table: pd.DataFrame) -> None:
-    """Which colour is which dropout, which dashes are how many layers, and which marker is how many heads."""
+    """Draw the legend of colours for dropout, dashes for layers and markers for heads."""
     dropouts, layers, heads = (sorted(table[name].unique()) for name in ("dropout", "layers", "heads"))
     shown = [Line2D([], [], c=DROPOUTS.get(each, VERMILION), label=f"dropout {each:g}") for each in dropouts]
     shown += [Line2D([], [], c=GREY, ls=LAYERS.get(each, "-"), label=f"{each:g} layers") for each in layers]
@@ -97,7 +97,8 @@ def key(plot: Axes, table: pd.DataFrame) -> None:
 
 
 def ablation_table(study: Study) -> pd.DataFrame:
-    """A row for each training, here and in the report: nats a token, perplexity of words, parameters, minutes."""
+    """Return a row for each training, here and in the report: nats a token, perplexity of words, parameters,
+    minutes."""
     found = trained(study)
     ours = found[[*NAMES, "seed", "parameters"]].assign(
         of=OURS,
@@ -117,7 +118,8 @@ def ablation_table(study: Study) -> pd.DataFrame:
 
 
 def alike(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The loss of each training against the mean of those that differ from it in this dimension alone, where any do."""
+    """Return the loss of each training against the mean of those alike but for this dimension, where it has several
+    values."""
     rest = [*(other for other in NAMES if other != name), "seed", "of"]
     groups = table.groupby(rest)
     several = table[groups[name].transform("nunique") > 1]
@@ -125,7 +127,7 @@ def alike(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def main_effects(study: Study) -> Picture:
-    """A panel for each dimension: the losses of configurations that differ in it alone."""
+    """Draw a panel for each dimension: the losses of configurations that differ in it alone."""
     table = ablation_table(study)
     figure, plots = axes(2, 2, height=5.6)
     drawn = []
@@ -158,7 +160,7 @@ def main_effects(study: Study) -> Picture:
 
 
 def sizes(study: Study) -> Picture:
-    """Perplexity of words against parameters, by dropout."""
+    """Draw perplexity of words against parameters, by dropout."""
     table = ablation_table(study)
     figure, (plot,) = axes(height=4.2)
     for place, dropout in enumerate(sorted(table["dropout"].unique())):
@@ -184,7 +186,7 @@ def sizes(study: Study) -> Picture:
 
 
 def minutes(study: Study) -> Picture:
-    """Minutes of training against parameters, here and in the report."""
+    """Draw minutes of training against parameters, here and in the report."""
     table = ablation_table(study)
     figure, (plot,) = axes(height=3.8)
     for (kind, color), marker in zip(((OURS, BLUE), (THEIRS, ORANGE)), MARKERS, strict=False):
@@ -204,7 +206,7 @@ def minutes(study: Study) -> Picture:
 
 
 def overfitting(study: Study) -> Picture:
-    """A panel for each depth: loss of both splits over epochs, and where the validation loss turned."""
+    """Draw a panel for each depth: loss of both splits over epochs, and where the validation loss turned."""
     table = learning_curves(study).dropna(subset="valid_loss")
     depths = sorted(table["layers"].unique())
     figure, plots = axes(1, len(depths), height=3.8)

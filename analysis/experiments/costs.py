@@ -1,6 +1,6 @@
-"""What a training costs: epochs and memory over the batch, to where memory ends; FLOPs as they were counted against
-FLOPs on paper, by the report's formula and by the right one; what a loop waits for, over the processes that load its
-batches; and what its seconds go to.
+"""Pictures of what a training costs: epochs and memory over the batch, up to the end of memory; counted FLOPs against
+FLOPs on paper, by the report's formula and by the right one; how long a loop waits for its batches, over the number of
+processes that load them; and the stages its seconds go to.
 """
 
 import math
@@ -32,14 +32,14 @@ from tune.published import OUR_STAGES
 
 MEASURED = ("epoch_seconds", "memory_bytes", "paper_bytes")
 TOO_LARGE = ("out of memory", "killed")
-"""How a batch ends that memory does not hold."""
+"""Ends of batches that do not fit in memory."""
 ENDS = {"largest": (GREEN, "-", "largest that fits"), "foretold": (BLACK, ":", "foretold")}
-"""Of the row of the largest batch, what is drawn: colour, line and what it is called."""
+"""Figures of the largest batch that are drawn as lines: colour, line style and label."""
 Row = dict[str, Any]
 
 
 def batches_table(rows: Sequence[Row]) -> pd.DataFrame:
-    """By batch, what came of it; NaN where that is not known."""
+    """Return a row for each batch with what came of it; NaN where that is not known."""
     found: dict[int, Row] = {}
     for row in rows:
         found |= {batch: {"ended": ended, "memory_bytes": taken} for batch, ended, taken in row.get("tried", ())}
@@ -50,9 +50,8 @@ def batches_table(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def batch_size(study: Study) -> Picture:
-    """Two plots over the batch: time beside the published, memory beside what is on paper. UserError before the first
-    batch that was timed.
-    """
+    """Draw two plots over the batch: time beside the published one, memory beside that on paper. UserError: no batch
+    was timed yet."""
     rows = experiment_rows(study, "batch_size")
     table, theirs = batches_table(rows), published("batch_size")
     timed = table.dropna(subset="epoch_seconds")
@@ -86,7 +85,7 @@ def batch_size(study: Study) -> Picture:
 
 
 def draw_memory(plot: Axes, table: pd.DataFrame, limits: Sequence[float]) -> None:
-    """What was taken, what is on paper, and at the limit the batches that did not fit."""
+    """Draw the memory taken, that on paper, and at the limit the batches that did not fit."""
     taken, on_paper = (table.dropna(subset=name) for name in ("memory_bytes", "paper_bytes"))
     limit = next((each for each in reversed(limits) if math.isfinite(each)), taken["memory_bytes"].max())
     out = table[table["ended"].isin(TOO_LARGE)]
@@ -99,7 +98,7 @@ def draw_memory(plot: Axes, table: pd.DataFrame, limits: Sequence[float]) -> Non
 
 
 HEADS = 2
-"""Of the report's block."""
+"""Heads of the report's block."""
 RIGHT, REPORTS = "right", "report's"
 STYLES = {
     (RIGHT, "FlopCounterMode"): (BLUE, "o", "full"),
@@ -109,11 +108,11 @@ STYLES = {
     (REPORTS, "Nsight Compute"): (ORANGE, "s", "none"),
     (REPORTS, "published"): (BLACK, "+", "full"),
 }
-"""Colour, marker and filling by formula and by who measured."""
+"""Colour, marker and fill style by formula and by what measured."""
 
 
 def estimates_table(study: Study) -> pd.DataFrame:
-    """A row for each formula, batch and way to measure. UserError where the block was not measured."""
+    """Return a row for each formula, batch and way to measure. UserError: the block was not measured."""
     rows = experiment_rows(study, "estimates")
     blocks = {row["asked"]["batch"]: row for row in rows
               if row["asked"]["measure"] == "block" and row["config"]["heads"] == HEADS}  # fmt: skip
@@ -133,7 +132,7 @@ def estimates_table(study: Study) -> pd.DataFrame:
 
 
 def estimates(study: Study) -> Picture:
-    """Measured against estimated; on the line both are equal."""
+    """Draw measured against estimated FLOPs; on the line both are equal."""
     table = estimates_table(study)
     figure, (plot,) = axes(height=4.4)
     ends = [table["estimated"].min(), table["measured"].max()]
@@ -165,7 +164,7 @@ OWN = "own"
 
 
 def loading_table(study: Study) -> pd.DataFrame:
-    """Seconds a batch of each source and kind, with the ends of the interval."""
+    """Return the seconds a batch of each source and kind, with the ends of the interval. UserError: there are none."""
     rows = [row for row in experiment_rows(study, "loader") if row["asked"]["measure"] == "workers"]
     if not rows:
         raise UserError(f"study: {study.name!r} has no numbers of workers yet; go on with it")
@@ -178,7 +177,7 @@ def loading_table(study: Study) -> pd.DataFrame:
 
 
 def loading(study: Study) -> Picture:
-    """Over workers, a panel for each kind of data; lines across: this project's own batches."""
+    """Draw times over workers, in a panel for each kind of data; horizontal lines: this project's own batches."""
     table = loading_table(study)
     names = list(table["of"].unique())
     figure, plots = axes(columns=len(names), height=3.8)
@@ -210,11 +209,11 @@ STAGES = {
     "rest": GREY,
 }  # fmt: skip
 LEAST_LABEL = 0.05
-"""A smaller share has no number of its own on a pie."""
+"""Least share that is labelled on a pie."""
 
 
 def stages_table(study: Study) -> pd.DataFrame:
-    """Seconds of each stage (columns) for each way (rows), the median over the seeds."""
+    """Return the seconds of each stage (columns) for each way (rows), the median over the seeds."""
     rows = experiment_rows(study, "stages")
     ways = [f"{row['asked']['way']}, {row['config']['precision']}" for row in rows]
     found = pd.DataFrame([row["stages"] for row in rows], index=pd.Index(ways, name="way"))
@@ -222,7 +221,7 @@ def stages_table(study: Study) -> pd.DataFrame:
 
 
 def stage_bars(study: Study) -> Picture:
-    """A stacked bar of seconds for each way."""
+    """Draw a stacked bar of seconds for each way."""
     table = stages_table(study)
     figure, (plot,) = axes(height=1.4 + 0.5 * len(table))
     ends = stacked_bars(plot, table, STAGES, 0.65)
@@ -240,7 +239,7 @@ def stage_bars(study: Study) -> Picture:
 
 
 def stage_pies(study: Study) -> Picture:
-    """A pie of shares for each way, and the report's."""
+    """Draw a pie of shares for each way, and the report's."""
     theirs = published("stages").set_index("stage")["seconds"].rename(index=OUR_STAGES)
     table = stages_table(study)
     table.loc["published, RoBERTa"] = theirs.reindex(table.columns).fillna(0.0)

@@ -1,4 +1,4 @@
-"""A roofline (Williams, Waterman and Patterson 2009): what kernels reach, and what the machine would allow them."""
+"""A roofline (Williams, Waterman and Patterson 2009): what kernels reach, and what the machine allows at most."""
 
 from collections.abc import Mapping
 
@@ -29,17 +29,17 @@ from tune.errors import UserError
 COLORS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK, GREY)
 PANEL_INCHES = 4.2
 PARALLEL = "-parallel"
-"""How the form on all threads is called: it has the colour of the other."""
+"""Suffix of an implementation's form on all threads, which has the colour of the other form."""
 LABELS = 100.0
-"""The axis goes on to so many times the highest rate, for the names over it."""
+"""How many times the highest rate the axis reaches, to leave room for the names above."""
 BEYOND = 100.0
-"""The axis goes on to so many times the largest intensity, so that the roofs of products are in the picture."""
+"""How many times the largest intensity the axis reaches, so that the roofs of products are in the picture."""
 
 
 def roofline(study: Study) -> Picture:
-    """A panel for each device and number of threads; of each kernel the largest size that was timed.
+    """Draw a panel for each device and number of threads, with the largest size of each kernel that was timed.
 
-    UserError where nothing with arithmetic and traffic was timed.
+    UserError: nothing with arithmetic and memory traffic was timed.
     """
     table = reached(study)
     panels = [rows for _, rows in table.groupby(["device", "threads"], sort=True)]
@@ -60,7 +60,7 @@ def roofline(study: Study) -> Picture:
 
 
 def reached(study: Study) -> pd.DataFrame:
-    """kernel, implementation, size, device, threads, intensity (FLOP a byte), rate and roof (FLOP/s)"""
+    """Return rows of kernel, implementation, size, device, threads, intensity (FLOP a byte), rate and roof (FLOP/s)."""
     table = study.read(
         """SELECT kernel, implementation, size, device, COALESCE(threads, 0) AS threads, bytes, flops, median_seconds
            FROM kernels WHERE median_seconds > 0 AND NOT unstable AND bytes > 0 AND flops > 0
@@ -76,7 +76,7 @@ def reached(study: Study) -> pd.DataFrame:
 
 
 def _peaks(study: Study, device: str, threads: int) -> tuple[float, dict[str, float]]:
-    """Bytes a second, NaN where they were not measured; FLOP/s of products by precision."""
+    """Return bytes a second (NaN where not measured), and FLOP/s of matrix products by precision."""
     peaks, many = study.facts.get("peaks", {}).get(device, {}), str(threads or 1)
     products = {name: rates.get(many) for name, rates in peaks.get("flops_per_second", {}).items()}
     bandwidth = float(peaks.get("bytes_per_second", {}).get(many, np.nan))
@@ -84,7 +84,7 @@ def _peaks(study: Study, device: str, threads: int) -> tuple[float, dict[str, fl
 
 
 def _roof(study: Study, device: str, threads: int, intensity: float) -> float:
-    """FLOP/s that bandwidth and the fastest products allow; NaN where the bandwidth was not measured."""
+    """Return the FLOP/s that bandwidth and the fastest products allow; NaN where the bandwidth was not measured."""
     bandwidth, products = _peaks(study, device, threads)
     return min(intensity * bandwidth, max(products.values(), default=np.inf))
 

@@ -1,5 +1,6 @@
-"""What more devices gain, and what of a step is communication; how fast other ways to train on them are than
-DistributedDataParallel as it comes; and what the larger batches that they make cost, by the rule for the rate.
+"""Pictures of training on several devices: what more devices gain, and what of a step is communication; how fast other
+ways are, against DistributedDataParallel's default; and what larger batches cost in loss, by rule for the learning
+rate.
 """
 
 import numpy as np
@@ -34,8 +35,8 @@ PARTS = {"unsynced_seconds": ("computing", BLUE), "exposed_seconds": ("waiting f
 
 
 def steps_table(study: Study) -> pd.DataFrame:
-    """Of each number of devices and batch: step and parts of it in seconds, low and high ends of the interval; rounds:
-    seconds of a step in each."""
+    """Return a row for each number of devices and batch: a step and its parts in seconds, with the ends of the step's
+    interval; rounds: seconds of a step in each round."""
     rows = [row for row in experiment_rows(study, "scaling") if "step_seconds" in row]
     if not rows:
         raise UserError(f"study: {study.name!r} has no step of scaling yet; go on with it")
@@ -52,7 +53,8 @@ def steps_table(study: Study) -> pd.DataFrame:
 
 
 def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
-    """Against one device: weak, the batch a device fixed, by tokens a second; strong, the batch in all fixed."""
+    """Return speed-ups over one device: weak, with a fixed batch for each device, by tokens a second; strong, with a
+    fixed batch in all."""
     singles = table[table["devices"] == 1].set_index("batch")
     found = []
     for row in table.to_dict("records"):
@@ -68,13 +70,14 @@ def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def published_speed_ups() -> pd.DataFrame:
-    """The report's, from its own epochs, beside those that it prints, by devices and batch a device."""
+    """Return the report's speed-ups, as its own epochs give them and as it prints them, by devices and batch a
+    device."""
     theirs = published("scaling").rename(columns={"speed_up": "printed"})
     return theirs.assign(speed_up=table_rules.speed_ups(read(PUBLISHED / "scaling.csv")))
 
 
 def speed_up(study: Study) -> Picture:
-    """Times as fast as one device, over devices. UserError where only one device was measured."""
+    """Draw how many times as fast as one device several are. UserError: only one device was measured, or none alone."""
     table = speed_ups(steps_table(study))
     if table.empty:
         raise UserError(f"study: {study.name!r} measured no step on one device; go on with it")
@@ -114,7 +117,7 @@ def speed_up(study: Study) -> Picture:
 
 
 def communication(study: Study) -> Picture:
-    """Each step in its parts. UserError where only one device was measured."""
+    """Draw each step in its parts. UserError: only one device was measured."""
     table = steps_table(study)
     table = table[table["devices"] > 1].reset_index(drop=True)
     if table.empty:
@@ -140,7 +143,8 @@ def communication(study: Study) -> Picture:
 
 
 def ways_table(study: Study) -> pd.DataFrame:
-    """Of each way: times as fast as the default with its interval, and the gradient's distance."""
+    """Return for each way how many times as fast as the default it is, with the interval, and the gradient's
+    distance."""
     rows = experiment_rows(study, "data_parallel")
     return pd.DataFrame({
         "way": [" ".join(str(value) for value in row["asked"].values() if value is not True) for row in rows],
@@ -150,7 +154,7 @@ def ways_table(study: Study) -> pd.DataFrame:
 
 
 def ways(study: Study) -> Picture:
-    """A point with its interval for each; the default against itself shows what chance does."""
+    """Draw a point with its interval for each way; the default against itself shows what chance does."""
     table = ways_table(study)
     figure, (plot,) = axes(height=1.2 + 0.3 * len(table))
     plot.axvline(1, c=BLACK, lw=1)
@@ -173,7 +177,8 @@ RULES = {"unchanged": VERMILION, "linear": ORANGE, "square root": BLUE, "LARS": 
 
 
 def losses_table(study: Study) -> pd.DataFrame:
-    """Of each batch and rule its mean validation loss over the seeds, with the interval; NaN where one diverged."""
+    """Return the mean validation loss of each batch and rule over the seeds, with the interval; NaN where one
+    diverged."""
     rows = [row for row in experiment_rows(study, "large_batch") if row["asked"]["measure"] == "training"]
     if not rows:
         raise UserError(f"study: {study.name!r} has no training of large_batch yet; go on with it")
@@ -188,7 +193,7 @@ def losses_table(study: Study) -> pd.DataFrame:
 
 
 def losses(study: Study) -> Picture:
-    """Loss over the batch, a line for each rule; the dotted line is the noise scale of the smallest batch."""
+    """Draw loss over the batch, a line for each rule; the dotted line is the noise scale of the smallest batch."""
     table = losses_table(study)
     figure, (plot,) = axes()
     small = table[(table["times"] == 1) & (table["rule"] == "unchanged")]

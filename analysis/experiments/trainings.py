@@ -1,5 +1,6 @@
-"""Trainings side by side: ways to train, what each takes and where it ends; shapes of equal cost; precisions; losses
-over learning rates by shape: does the best rate stay where it is? And learning curves with what each decay gave.
+"""Pictures of trainings side by side: ways to train, by what each takes and where it ends; shapes of equal cost;
+precisions; losses over learning rates by shape, to see whether the best rate stays; and learning curves with the losses
+after decays.
 """
 
 import json
@@ -38,7 +39,7 @@ ROW = ["way", "shape", "checkpointing", "steps"]
 
 
 def methods_table(study: Study) -> pd.DataFrame:
-    """A row for each way, shape, form of checkpointing and number of steps: the means over the seeds."""
+    """Return means over the seeds, a row for each way, shape, use of checkpointing and number of steps."""
     found = trained(study)
     configs = found["config"].map(json.loads)
     ways = configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY}))
@@ -52,7 +53,8 @@ def methods_table(study: Study) -> pd.DataFrame:
 
 
 def methods_scatter(study: Study) -> Picture:
-    """Seconds and memory against loss: a colour for each way, a marker for each shape that is trained in several."""
+    """Draw loss over seconds and memory, for shapes trained in several ways: a colour for each way, a marker for each
+    shape. UserError: there is no such shape yet."""
     whole = methods_table(study)
     table = whole[whole.groupby("shape")["way"].transform("nunique") > 1].reset_index(drop=True)
     if table.empty:
@@ -68,7 +70,7 @@ def methods_scatter(study: Study) -> Picture:
             plot.scatter(row[name] * factor, row["valid_loss"], marker=markers[row["shape"]], s=30,
                          facecolor="none" if row["checkpointing"] else color, edgecolor=color)  # fmt: skip
         plot.set_xlabel(unit)
-        if table[name].isna().all():  # no lease paid for counting
+        if table[name].isna().all():  # there was no time to count it
             continue
         ends = bars(table, "valid_loss")
         plot.errorbar(table[name] * factor, table["valid_loss"], ends, fmt="none", ecolor=GREY, lw=1, zorder=0)
@@ -92,7 +94,8 @@ def methods_scatter(study: Study) -> Picture:
 
 
 def shapes(study: Study) -> Picture:
-    """Losses of all shapes that are trained in one way, by their parameters."""
+    """Draw the losses of the shapes trained in the way that has most of them, by parameters. UserError: too few
+    shapes."""
     table = methods_table(study)
     table = table[~table["checkpointing"]]
     way = table.groupby("way")["shape"].nunique().idxmax() if len(table) else ""
@@ -121,7 +124,7 @@ MEANS = ("valid_loss", "train_loss", "training_seconds", "tokens")
 
 
 def precisions(study: Study) -> Picture:
-    """Loss while training as lines, validation loss as marks, by precision: means over seeds."""
+    """Draw loss while training as lines and validation loss as marks, by precision: means over seeds."""
     table = mean_curves(learning_curves(study), ["precision"], MEANS)
     figure, plots = axes(1, 2, height=3.6)
     for (precision, color), marker in zip(PRECISIONS.items(), MARKERS, strict=False):
@@ -148,13 +151,13 @@ def precisions(study: Study) -> Picture:
 
 WAYS = {False: "one rate for all tensors (standard)", True: "with the scaling rules"}
 HEIGHT = 0.75
-"""Nats above the highest of the best losses that are still shown."""
+"""Nats above the highest of the best losses up to which losses are shown."""
 LINE = ["d_model", "layers", "base", "rules"]
 
 
 def losses_table(study: Study) -> pd.DataFrame:
-    """Mean loss of each shape at each rate over the seeds that were trained with the most; NaN where one
-    diverged. base: the shape that is the same with the rules and without, and whose configuration names none."""
+    """Return the mean loss of each shape at each rate, over the seeds that were trained with the most rates; NaN where
+    one diverged. base: the shape that is the same with and without the rules, so that its config does not name them."""
     found = trained(study, ENDED)
     rules = found["config"].map(json.loads).map(lambda config: config.get("scaling_rules"))
     names = {"learning_rate": "rate", "valid_loss": "loss"}
@@ -164,23 +167,23 @@ def losses_table(study: Study) -> pd.DataFrame:
 
 
 def with_most(line: pd.DataFrame) -> pd.DataFrame:
-    """Of those seeds that were trained with the same rates as the one with the most."""
+    """Return the rows of the seeds that were trained with the same rates as the seed with the most rates."""
     rates = line.groupby("seed")["rate"].agg(frozenset)
     return line[line["seed"].map(rates == max(rates, key=len))]
 
 
 def width(study: Study) -> Picture:
-    """Over d_model, at the base's layers."""
+    """Draw losses over rates for each d_model, at the base's layers."""
     return compared(study, "d_model", "layers")
 
 
 def depth(study: Study) -> Picture:
-    """Over layers, at the base's d_model."""
+    """Draw losses over rates for each number of layers, at the base's d_model."""
     return compared(study, "layers", "d_model")
 
 
 def compared(study: Study, axis: str, other: str) -> Picture:
-    """Both parametrizations side by side, with the base's best rate. UserError where there is one size only."""
+    """Draw both parametrizations side by side, with the base's best rate. UserError: no base, or one size only."""
     whole = losses_table(study)
     bases = whole[whole["base"] & whole["loss"].notna()]
     if bases.empty:
@@ -223,17 +226,17 @@ def compared(study: Study, axis: str, other: str) -> Picture:
 
 
 def line_of(table: pd.DataFrame, axis: str, size: int, ruled: bool) -> pd.DataFrame:
-    """A size's losses in one parametrization; the base is the same in both, and was trained once."""
+    """Return a size's losses in one parametrization; the base is the same in both, and was trained once."""
     return table[(table[axis] == size) & ((table["rules"] == ruled) | table["base"])]
 
 
 KINDS = ("valid", "averaged", "decayed")
 FIRST_SHARE = 0.02
-"""Of the longest life: what came before is not shown."""
+"""Share of the longest life before which nothing is shown."""
 
 
 def lives_table(study: Study) -> pd.DataFrame:
-    """A row for each loss of the longest life of each configuration. UserError where none was lived yet."""
+    """Return a row for each loss of the longest life of each configuration. UserError: no life was measured yet."""
     steps, lives = dict[str, float](), dict[str, dict]()
     for row in experiment_rows(study, "curves"):
         name = json.dumps(row["config"])
@@ -255,7 +258,7 @@ def lives_table(study: Study) -> pd.DataFrame:
 
 
 def lives(study: Study) -> Picture:
-    """Loss over seconds of training, coloured by size; marks: after a decay."""
+    """Draw loss over seconds of training, coloured by size; marks: after a decay."""
     table = lives_table(study)
     shown = table[table["seconds"] >= FIRST_SHARE * table["seconds"].max()]
     figure, (plot,) = axes(height=4.2)

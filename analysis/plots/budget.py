@@ -1,4 +1,4 @@
-"""Where the cap went: the burn-down, the trials' bills, the slots' timeline, prices against costs; memory foretold."""
+"""Pictures of where the cap went: burn-down, trials' bills, slots' timeline, prices against costs; predicted memory."""
 
 import numpy as np
 import pandas as pd
@@ -28,12 +28,13 @@ from tune.store.queries import DECAY, END
 MOMENTS = 400  # points of the burn-down
 BILLS = 20  # trials with a bar of their own
 MOST_LANES = 32
-"""Of slots that were held at once."""
+"""Most lanes of the timeline, which are slots held at the same time."""
 NOTHING_YET = "budget: nothing was charged yet; wait for the first segment of a trial to end"
 
 
 def burn_down(study: Study) -> Picture:
-    """What is left of the cap over the study's clock, and what took the rest. UserError before the first charge."""
+    """Draw what is left of the cap over the study's clock, and what took the rest. UserError: nothing was charged
+    yet."""
     charges = study.read("SELECT at, what, seconds FROM charges WHERE what <> 'idle' ORDER BY at")
     slots = held(study)
     if charges.empty:
@@ -47,7 +48,7 @@ def burn_down(study: Study) -> Picture:
         table[what] = paid[np.searchsorted(rows["at"], moments, side="right")]
     opened, until = slots["opened"].to_numpy(), slots["until"].to_numpy()
     taken = np.clip(moments[:, None] - opened, 0, until - opened) @ slots["share"].to_numpy()
-    # work is charged when it is reported: what was not charged by any later moment either is idle
+    # work is charged when it is reported: idle is what no later moment has charged either
     table["idle"] = np.minimum.accumulate(np.clip(taken - table[list(table)[1:]].sum(axis=1), 0, None)[::-1])[::-1]
     cap = spending(study).cap
     whats = [what for what in WHAT_COLORS if table[what].iloc[-1] > 0]
@@ -74,7 +75,7 @@ def burn_down(study: Study) -> Picture:
 
 
 def bills(study: Study) -> Picture:
-    """The device-seconds of each trial, by what they went to. UserError before the first charge."""
+    """Draw the device-seconds of each trial, by what they went to. UserError: nothing was charged yet."""
     charges = study.read(
         """SELECT trial, family, what, SUM(seconds) AS seconds FROM charges JOIN trials USING (trial)
            GROUP BY trial, family, what"""
@@ -102,8 +103,8 @@ def bills(study: Study) -> Picture:
 
 
 def lanes_of(slots: pd.DataFrame) -> dict[int, int]:
-    """A lane for each slot, which is another's whose last segment is over before its first: a device's, where a search
-    went on."""
+    """Return a lane for each slot; slots share one if the earlier's last segment ends before the later's first begins,
+    as those of a device do after a resume."""
     ends: list[float] = []
     found = {}
     for slot, (opened, closed) in slots.sort_values("opened").iterrows():
@@ -114,7 +115,7 @@ def lanes_of(slots: pd.DataFrame) -> dict[int, int]:
 
 
 def timeline(study: Study) -> Picture:
-    """Which slot ran what, and when: gaps are idle. UserError before the first charge."""
+    """Draw which slot ran what, and when: gaps are idle. UserError: nothing was charged yet."""
     leases = study.read(
         "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
     )
@@ -148,7 +149,7 @@ def timeline(study: Study) -> Picture:
 
 
 def prices(study: Study) -> Picture:
-    """Predicted against charged device-seconds of each lease. UserError before the first is closed."""
+    """Draw predicted against charged device-seconds of each lease. UserError: none is closed yet."""
     table = study.read(
         """SELECT lease, trial, family, purpose, rung, price, reserved, charged, reason
            FROM leases JOIN trials USING (trial) WHERE charged > 0 AND price > 0 AND purpose IN ('rung', 'final')"""
@@ -184,7 +185,7 @@ def prices(study: Study) -> Picture:
 
 
 def memory(study: Study) -> Picture:
-    """A point each time a trial's memory was predicted. UserError before the first."""
+    """Draw a point for each time that a trial's memory was predicted. UserError: it was not yet."""
     table = study.read(
         """SELECT memory.trial, family, micro_batches, predicted, measured
            FROM memory JOIN trials USING (trial) WHERE predicted > 0"""

@@ -1,4 +1,4 @@
-"""What each dimension did, at one rung: its effect with intervals, importance by Optuna; the precisions compared."""
+"""Pictures of what each dimension did at one rung: effects with intervals, importance by Optuna; and the precisions."""
 
 import math
 import warnings
@@ -37,23 +37,23 @@ from tune.arithmetic import RESAMPLES
 from tune.errors import UserError
 from tune.store.queries import DECAY
 
-ENOUGH = 20  # trials at a rung for effects
-FEWEST = 8  # trials for an importance
+ENOUGH = 20  # trials at a rung that make it serve for effects
+FEWEST = 8  # least trials for importances
 GOOD = (0.2, 0.4, 0.6)  # shares of the trials that count as good for an importance
-DRAWS = 20  # of the trials, for the interval of an importance
-MOST = 200  # trials a draw
-OF_A_MEAN = 5  # trials for an interval of their mean: that of two would be the two
-LETTERS = 36  # of the values of a list: in all, where they are named side by side
+DRAWS = 20  # resamples of the trials, for the interval of an importance
+MOST = 200  # most trials in a resample
+OF_A_MEAN = 5  # least trials for an interval of their mean: that of two would be the two themselves
+LETTERS = 36  # most letters, in all, of the values of a list that are named side by side
 LEAST_LETTERS = 3
-BINS, IN_A_BIN = 4, 3  # of a range: parts with as many trials each, of which means are taken; trials in one, at least
+BINS, IN_A_BIN = 4, 3  # most parts of a range with equally many trials, whose means are shown; least trials of a part
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Where the values of a dimension stand on an axis: side by side, or as numbers, by their logarithm or not.
+    """Where the values of a dimension stand on an axis: side by side, or as numbers or their logarithms.
 
-    places: of each trial, NaN where it has none of them; groups: trials of which a mean is taken, -1 likewise; ticks:
-    by place. listed: side by side.
+    places: of each trial, NaN where it has no value; groups: of each trial, the group whose mean is taken, -1 without a
+    value; ticks: labels by place; listed: whether values stand side by side.
     """
 
     places: pd.Series
@@ -63,8 +63,8 @@ class Scale:
 
 
 def scale(values: pd.Series, log: bool | None = None) -> Scale:
-    """Of the values of one dimension, NaN for who has none. log: of a range; None: of a list, whose values stand side
-    by side where there is room for all their names."""
+    """Return the scale of a dimension's values, NaN for trials without one. log: whether a range is logarithmic; None:
+    a list, whose values stand side by side where there is room for all their names."""
     known = values.dropna()
     unique = known.unique().tolist()
     numbers = {type(value) for value in unique} <= {int, float}
@@ -90,8 +90,8 @@ def scale(values: pd.Series, log: bool | None = None) -> Scale:
 
 
 def one_level(results: Results, family: str) -> pd.DataFrame:
-    """Measurements that compare, at the highest rung that ENOUGH trials completed, else at the one that most did; the
-    end of a user's loop counts as a rung, and that of all where there are none, as in a list."""
+    """Return measurements that compare: at the highest rung that ENOUGH trials completed, else at the one that most
+    did. The end of a user's loop counts as a rung, and so does any end where there are no rungs, as in a list."""
     table = results.of(family)
     table = table[~table["anew"]]
     rungs = table[table["level"] != DECAY]
@@ -111,7 +111,8 @@ def relative(percent: float) -> str:
 
 
 def draw_mean(plot: Axes, place: float, values: np.ndarray, shown: Callable[[Any], Any] = lambda value: value) -> None:
-    """Of two values or more, with its bootstrap interval where they are OF_A_MEAN; as `shown` makes them."""
+    """Draw the mean of two values or more, from OF_A_MEAN on with its bootstrap interval; `shown` maps them to the
+    axis."""
     if len(values) < 2:
         return
     mean = shown(values.mean())
@@ -123,10 +124,11 @@ def draw_mean(plot: Axes, place: float, values: np.ndarray, shown: Callable[[Any
 
 
 def importances(results: Results, table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Rows share, low, high, one for each of these dimensions, the most important first; none for too few trials.
+    """Return share, low and high in a row for each of these dimensions, the most important first; none for too few
+    trials.
 
-    Shares add up to 1: PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255), the mean over what counts as good, with the
-    interval of resampled trials. Of a range its parts count, of a dimension that some trials lack that they do.
+    Shares add up to 1: PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255), the mean over GOOD, with an interval by
+    resampled trials. Values of a range count by its parts, and a missing value counts as one of its own.
     """
     groups = pd.DataFrame(
         {name: scale(table[name], results.ranges.get(name)).groups for name in names}, index=table.index
@@ -162,11 +164,11 @@ def _shares(groups: pd.DataFrame, worth: pd.Series) -> dict[str, float]:
 
 
 def effects(results: Results, family: str) -> Picture:
-    """One panel for each dimension of several values, and one of importances. UserError when none has, or when no trial
-    completed a rung."""
+    """Draw a panel for each dimension with several values, and one of importances. UserError: no dimension has several,
+    or no trial completed a rung."""
     measure, table = results.measure, one_level(results, family)
     median = float(table[measure.column].median())
-    # a perplexity in per cent of the median, averaged as a logarithm; a metric as it is
+    # perplexity in per cent above the median, averaged as a logarithm; a metric as it is
     scaled = table[measure.column] if measure.own else np.log(table["perplexity"] / median)
     shown, middle = ((lambda value: value), median) if measure.own else (per_cent, 0.0)
     told = measure.column if measure.own else "above_median"
@@ -220,7 +222,7 @@ def effects(results: Results, family: str) -> Picture:
 
 
 def precision(results: Results, family: str) -> Picture:
-    """Efficiency by precision, and parameters times tokens a second. UserError where only one was tried."""
+    """Draw efficiency by precision, and tokens a second over parameters. UserError: only one precision was tried."""
     table = one_level(results, family)
     names = sorted(table["precision"].dropna().unique())
     if len(names) < 2:

@@ -1,6 +1,4 @@
-"""What a search found: size against perplexity, learning curves, the best so far, parallel coordinates, what more cap
-would buy.
-"""
+"""Pictures of what a search found: size against perplexity, learning curves, the best so far, parallel coordinates."""
 
 import json
 from typing import Any
@@ -39,11 +37,11 @@ from analysis.style import (
 from tune.errors import UserError
 from tune.store.queries import lasting
 
-NAMED = 4  # configs of the front that are written out, where there is room; of more, the best and the smallest
+NAMED = 4  # most configs of a front that are all labelled, where there is room; of more, the best and the smallest
 
 
 def front(results: Results, family: str) -> Picture:
-    """Each trial where it got to last, and the front of the furthest level."""
+    """Draw each trial at its last level, and the front of the furthest one."""
     table = results.of(family)
     last = table.drop_duplicates(TRIAL, keep="last")
     styles = levels(last["level"].unique())
@@ -67,7 +65,7 @@ def front(results: Results, family: str) -> Picture:
     taken: list[BboxBase] = []
     for row in furthest.iloc[:: -1 if len(furthest) <= NAMED else 1 - len(furthest)].to_dict("records"):
         left, first = row["parameters"] > middle, row["trial"] == best["trial"]
-        beside = (16, -7) if left else (6, 12)  # of its ring: there the front goes on to the right
+        beside = (16, -7) if left else (6, 12)  # from its ring, clear of the front, which goes on to the right
         for across, up in [beside] if first else [(6, -12), (6, 7)]:
             named = plot.annotate(
                 f"{'winner: ' if first else ''}{row['trial']} {row['config']}",
@@ -95,19 +93,19 @@ def front(results: Results, family: str) -> Picture:
 
 
 def _alike(table: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
-    """The rows that compare with this one."""
+    """Return the rows that compare with this one."""
     same = (table[LEVEL] == row[LEVEL]) | (table[LEVEL].isna() & row[LEVEL].isna())
     return table[same.all(axis=1)]
 
 
 def _unlike(rows: pd.DataFrame) -> str:
-    """What is to be said where not all of one level's name compare."""
+    """Return the note for rows with a level's name that do not all compare; '' where they do."""
     alike = len(rows.drop_duplicates(LEVEL)) == rows["level"].nunique()
     return "" if alike else " Not all of one level compare: their device, length or validation text is another."
 
 
 def _told(plot: Axes, rows: pd.DataFrame) -> tuple[Axes, pd.Series, pd.Series, list[str]]:
-    """Each row as a point that says which trial it is."""
+    """Return each row as a point with a text, which says which trial it is."""
     texts = [
         f"{trial}: {words}\nperplexity {formats.number(perplexity)} ({level_text(level)}), "
         f"{formats.count(parameters)} parameters"
@@ -119,9 +117,9 @@ def _told(plot: Axes, rows: pd.DataFrame) -> tuple[Axes, pd.Series, pd.Series, l
 
 
 def curve(results: Results, family: str) -> Picture:
-    """The trials of each level, and the curve fitted to the highest level that has enough of them.
+    """Draw the trials of each level, and the curve fitted to the highest level that has enough of them.
 
-    UserError when no level has enough.
+    UserError: no level has enough.
     """
     table = results.of(family)
     styles, pool = levels(table["level"].unique()), ranking(results)
@@ -155,7 +153,7 @@ def curve(results: Results, family: str) -> Picture:
 
 
 def _scatter(plot: Axes, rows: pd.DataFrame, level: str, style: tuple[str, str], size: float, alpha: float) -> None:
-    """Size against perplexity of the trials of a level, in its colour and marker."""
+    """Draw size against perplexity of a level's trials, in its colour and marker."""
     color, marker = style
     label, many = f"{level_text(level)} ({len(rows)})", len(rows) > MANY
     plot.scatter(rows["parameters"], rows["perplexity"], s=size, c=color, marker=marker, label=label, alpha=alpha,
@@ -168,13 +166,13 @@ def scales(plot: Axes, table: pd.DataFrame) -> None:
     log_axis(plot.yaxis, table["perplexity"], formats.plain)
 
 
-MOST_LINES = 300  # the lowest ends
+MOST_LINES = 300  # those that end best
 NO_LEVEL = "no rung"
 
 
 def curves(results: Results, family: str) -> Picture:
-    """Perplexity of the validation subset over training seconds; of a user's loop its metric over steps. UserError when
-    nothing was measured."""
+    """Draw the perplexity of the validation subset over training seconds; for a user's loop its metric over steps.
+    UserError: nothing was measured."""
     measure, facts = results.measure, results.trials[results.trials["family"] == family]
     along, value = measure.curve
     points = pd.concat([_points(study) for study in results.studies], ignore_index=True)
@@ -218,7 +216,7 @@ def curves(results: Results, family: str) -> Picture:
 
 
 def _lines(plot: Axes, points: pd.DataFrame, along: str, value: str) -> None:
-    """One line a trial, and a dot where there is one point only."""
+    """Draw a line for each trial, or a dot where there is one point only."""
     styles = {NO_LEVEL: (GREY, "o")} | levels(points["level"][points["level"] != NO_LEVEL].unique())
     for number, (level, (color, _)) in enumerate(styles.items()):
         rows = points[points["level"] == level]
@@ -233,7 +231,7 @@ def _lines(plot: Axes, points: pd.DataFrame, along: str, value: str) -> None:
 
 
 def _points(study: Study) -> pd.DataFrame:
-    """A row a report, with the columns of `Measure.curve`; what was done again after a kill counts once."""
+    """Return a row for each report, with the columns of `Measure.curve`; what was repeated after a kill counts once."""
     along, value = study.measure.curve
     of_loop = ", numbers" if study.measure.own else ""
     measured = f"{'numbers IS NOT NULL' if of_loop else 'perplexity < 9e999'} AND {along} > 0"
@@ -252,7 +250,7 @@ LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":"))
 
 
 def progress(results: Results, family: str) -> Picture:
-    """UserError when nothing was measured, or of texts that do not compare."""
+    """Draw the best so far over the device time spent on a family. UserError: nothing was measured, or texts differ."""
     measure, reached = results.measure, results.of(family)
     tables = [_progress(reached, study, family) for study in results.studies]
     table = pd.concat(tables, ignore_index=True)
@@ -279,8 +277,8 @@ def progress(results: Results, family: str) -> Picture:
 
 
 def _progress(reached: pd.DataFrame, study: Study, family: str) -> pd.DataFrame:
-    """device_seconds, perplexity: a row whenever another led the ranking, or the same with another level, and one at
-    the end; the perplexity is that of the subset throughout."""
+    """Return a row whenever another trial led the ranking, or the same at another level, and one at the end; perplexity
+    is that of the subset throughout."""
     rows = reached[reached["study"] == study.name].sort_values(["at", "place"], ascending=[True, False])
     best = rows[rows["place"] == rows["place"].cummin()]
     if not study.measure.own:
@@ -299,13 +297,13 @@ def _progress(reached: pd.DataFrame, study: Study, family: str) -> pd.DataFrame:
     return pd.concat((best, last), ignore_index=True)[columns]
 
 
-LETTERS = 44  # of the names of the axes, which have room beside one another
-LACKING = 0.12  # of the height is for trials that have none of a dimension's values
+LETTERS = 44  # most letters of the axes' names in all that have room side by side
+LACKING = 0.12  # share of the height for trials without a value of a dimension
 BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
 
 
 def parallel(results: Results, family: str) -> Picture:
-    """The lines of one rung, the best in front and strong. UserError when no trial completed a rung."""
+    """Draw parallel coordinates of one rung, the best trials in front. UserError: no trial completed a rung."""
     measure, table = results.measure, one_level(results, family)
     table = table.loc[measure.worth(table[measure.column]).sort_values(ascending=False).index]
     names = [name for name in results.dimensions if table[name].notna().any()]
