@@ -22,8 +22,7 @@ def parameters(config: GPTConfig | TranslatorConfig) -> int:
         return vocabulary * d + layers * 28 * d * d  # encoder 12, decoder 16
     if config.architecture == "modern":
         return 2 * vocabulary * d + config.taps * d + layers * 12 * d * d
-    block = 12 * d * d + 2 * d + (11 * d if config.bias else 0)
-    return (vocabulary + config.context) * d + layers * block + d + (d if config.bias else 0)
+    return (vocabulary + config.context) * d + layers * (12 * d * d + 2 * d) + d
 
 
 def plain_parameters(*, d_model: int, layers: int, vocabulary: int) -> int:
@@ -62,18 +61,20 @@ def update_flops(config: GPTConfig | TranslatorConfig) -> int:
 
 def step_memory_bytes(
     config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, precision: str, fused: bool,
-    smoothed: bool = True, whole: bool = False,
+    smoothed: bool = True, whole: bool = False, checkpointing: bool = False,
 ) -> int:  # fmt: skip
     """Return the peak bytes of an optimizer step at these lengths: state, what forward keeps, and what the loss needs.
 
     fused: whether attention is, with any dropout, as on a GPU; smoothed: whether a translator's loss is; whole: whether
-    the loss takes all logits at once, as on a GPU or when compiled. The peak is at the beginning of backward, where the
-    new gradients are still missing, or at its end.
+    the loss takes all logits at once, as on a GPU or when compiled; checkpointing: as in `kept_elements`. The peak is
+    at the beginning of backward, where the new gradients are still missing, or at its end.
     """
     size = compute_dtype(precision).itemsize
     weights = parameters(config)
     casts = 0 if size == _MASTER_BYTES else size * weights
-    kept = size * kept_elements(config, batch=batch, target=target, source=source, fused=fused)
+    kept = size * kept_elements(
+        config, batch=batch, target=target, source=source, fused=fused, checkpointing=checkpointing
+    )
     if isinstance(config, TranslatorConfig):
         each = translator_logit_bytes(precision, smoothed=smoothed, whole=whole)
     else:  # fp32 logit, its gradient, and a copy for the unsmoothed loss; the soft cap also keeps its tanh
@@ -83,10 +84,13 @@ def step_memory_bytes(
 
 
 def kept_elements(
-    config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, fused: bool
-) -> int:
-    """Return the elements in the compute dtype that forward keeps for backward, up to the last normalised
-    activations."""
+    config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, fused: bool,
+    checkpointing: bool = False,
+) -> int:  # fmt: skip
+    """Return the elements in the compute dtype that forward keeps for backward, up to the last normalised activations.
+
+    checkpointing: whether a GPT keeps all of one block at a time, and of the others the input.
+    """
     d, layers = config.d_model, config.layers
     if isinstance(config, TranslatorConfig):
         encoder = _own_attention(config, source, fused) + source * (10 * d + 2)
@@ -97,7 +101,8 @@ def kept_elements(
     block = _own_attention(config, target, fused) + target * (10 * d + 2)
     ends = 3 + config.taps if config.architecture == "modern" else 2
     masks = 0 if fused else _attention_masks(config, batch, target)
-    return batch * (layers * block + ends * target * d) + layers * masks
+    whole, inputs = (1, layers) if checkpointing else (layers, 0)
+    return batch * (whole * block + (inputs + ends) * target * d) + whole * masks
 
 
 def _own_attention(config: GPTConfig | TranslatorConfig, length: int, fused: bool) -> int:

@@ -49,6 +49,7 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         precision=config.precision,
         fused=device.type != "cpu",
         smoothed=config.label_smoothing > 0,
+        checkpointing=config.checkpointing,
         whole=True,  # on a CPU only where it is compiled
     )
     if device.type == "cuda":  # where the step's graph keeps its memory during an evaluation

@@ -24,7 +24,7 @@ from model.families import add
 from model.nn.precision import on_threads
 from model.training.graph import make_learner
 from model.training.learner import Learner
-from model.training.memory import MemoryLimit, PeakMemory, available_bytes, prepare_process, ran_out
+from model.training.memory import MemoryLimit, PeakMemory, available_bytes, give_back_freed, prepare_process, ran_out
 from model.training.time_budget import warm_up
 from tune.errors import UserError
 
@@ -176,8 +176,7 @@ def step_seconds(
             learner.wait()
             taken.append(clock() - began)
     del learner
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # other processes train there
+    give_back_freed()  # other processes train there
     return taken
 
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
@@ -66,15 +67,16 @@ def again(kind: type[Stored], folder: Path) -> Stored:
 
 
 def write(path: Path, parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
-    """Write the parts of a one-dimensional array to a file as they come; return the array, mapped from it."""
-    count = 0
+    """Write the parts of an array, joined along its first axis, to a file as they come; return it mapped."""
+    more, count = iter(parts), 0
+    first = next(more, np.empty(0, dtype))
     with path.open("wb") as file:
-        _head(file, dtype, 0)
-        for part in parts:
+        _head(file, dtype, (0, *first.shape[1:]))
+        for part in chain([first], more):
             file.write(np.ascontiguousarray(part, dtype=dtype).data)
             count += len(part)
         file.seek(0)
-        _head(file, dtype, count)
+        _head(file, dtype, (count, *first.shape[1:]))
         os.fsync(file.fileno())
     return mapped(path)
 
@@ -84,9 +86,9 @@ def mapped(path: Path) -> np.ndarray:
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
-def _head(file: Any, dtype: Any, count: int) -> None:
-    """Write the header of a .npy file, which is as long for any count: NumPy leaves room for a larger one."""
-    about = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (count,)}
+def _head(file: Any, dtype: Any, shape: tuple[int, ...]) -> None:
+    """Write the header of a .npy file, which is as long for any first axis: NumPy leaves room for a longer one."""
+    about = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, about)
 
 

@@ -45,17 +45,15 @@ class UpstreamTrunk(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Layer norm with a gain, and with a bias only where the config has one."""
+    """Layer norm with a gain and without a bias."""
 
     def __init__(self, config: "GPTConfig") -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(config.d_model))
-        self.bias = nn.Parameter(torch.zeros(config.d_model)) if config.bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, T, D)"""
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, 1e-5)
+        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), None, 1e-5)
 
 
 class Block(nn.Module):
@@ -81,8 +79,8 @@ class SelfAttention(nn.Module):
     def __init__(self, config: "GPTConfig") -> None:
         super().__init__()
         self.heads = config.heads
-        self.c_attn = Linear(config.d_model, 3 * config.d_model, bias=config.bias)
-        self.c_proj = Linear(config.d_model, config.d_model, bias=config.bias)
+        self.c_attn = Linear(config.d_model, 3 * config.d_model, bias=False)
+        self.c_proj = Linear(config.d_model, config.d_model, bias=False)
         self.attend = Attention(scale=(config.d_model // config.heads) ** -0.5, dropout=config.dropout)
 
     def forward(self, x: Tensor, causal: Tensor) -> Tensor:
@@ -96,8 +94,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: "GPTConfig") -> None:
         super().__init__()
-        self.c_fc = Linear(config.d_model, 4 * config.d_model, bias=config.bias)
-        self.c_proj = Linear(4 * config.d_model, config.d_model, bias=config.bias)
+        self.c_fc = Linear(config.d_model, 4 * config.d_model, bias=False)
+        self.c_proj = Linear(4 * config.d_model, config.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, T, D)"""
@@ -110,8 +108,6 @@ def initialize_upstream(model: nn.Module, layers: int) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
     for name, parameter in model.named_parameters():
         if name.endswith("c_proj.weight"):
             nn.init.normal_(parameter, std=0.02 / (2 * layers) ** 0.5)
@@ -123,14 +119,13 @@ SOFT_CAP = 15.0  # bound of the modern architecture's logits, by tanh (Gemma Tea
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(TransformerConfig):
-    """The shape of a GPT. The architecture `nanogpt` is exactly upstream's, with its `bias`; `modern` has no biases.
+    """The shape of a GPT. The architecture `nanogpt` is exactly upstream's with `bias=False`.
 
     taps: in `modern`, how many of the tokens before each are mixed into its embedding. UserError: no such architecture.
     """
 
     context: int
     architecture: str = "modern"
-    bias: bool = False
     taps: int = 0
 
     def __post_init__(self) -> None:
@@ -177,7 +172,7 @@ class GPT(nn.Module):
         sizes = {"n_layer": shape.layers, "n_head": shape.heads, "n_embd": shape.d_model}
         lengths = {"vocab_size": shape.vocabulary, "block_size": shape.context}
         weights = {name: tensor.float().cpu() for name, tensor in self.state_dict().items()}
-        return {"model_args": sizes | lengths | {"bias": shape.bias, "dropout": shape.dropout}, "model": weights}
+        return {"model_args": sizes | lengths | {"bias": False, "dropout": shape.dropout}, "model": weights}
 
 
 def recompute(model: nn.Module) -> None:

@@ -147,7 +147,9 @@ def prepare(precision: str, device: torch.device | str) -> None:
     """Set the switches of this process for `precision`; called once, before the model is built."""
     compute_dtype(precision)
     if torch.device(device).type == "cuda":
-        torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        cudnn: Any = torch.backends.cudnn
+        for products in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn):
+            products.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for about a second for each new shape
     else:
         if not limited():
@@ -163,16 +165,19 @@ def of_processor() -> dict[str, Any]:
 def tell(known: Mapping[str, Any]) -> None:
     """Take over what `of_processor` returned elsewhere; measuring again takes time and may come out differently."""
     _TOLD.update(known)
-    native.cache_clear()
+    _native.cache_clear()
     _onednn_fp32_pays.cache_clear()
 
 
-@functools.cache
 def native(device: torch.device | str) -> tuple[str, ...]:
     """Return the precisions that a device does natively and fast, each under one name (on a CPU tf32 is fp32)."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        major = torch.cuda.get_device_capability(device)[0]
+    return _native(torch.device(device).type)
+
+
+@functools.cache
+def _native(kind: str) -> tuple[str, ...]:
+    if kind == "cuda":
+        major = torch.cuda.get_device_capability()[0]
         return ("fp32", *(("tf32", "bf16") if major >= 8 else ()), *(("fp16",) if major >= 7 else ()))
     told: tuple[str, ...] | None = _TOLD.get("native")
     return told or ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))

@@ -57,21 +57,26 @@ def save(
     `state` is JSON-able and has `steps`; `late` returns what belongs to it but is known only once the tensors are
     written. A kill at any moment leaves the earlier checkpoints untouched.
     """
-    name = name or f"step-{state['steps']:06d}"
+    path = folder / (name or f"step-{state['steps']:06d}")
+    if not name and _sound(path):  # after the same steps; a kill while it is replaced would lose it
+        return path
 
     def fill(place: Path) -> None:
         try:
             save_model(model, str(place / WEIGHTS))
-            save_file(tensors, place / OPTIMIZER)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / OPTIMIZER)
         except SafetensorError as error:  # so it reports a full disk
             raise OSError(errno.EIO, str(error), str(place)) from error
         files = {file: _digest(place / file) for file in (WEIGHTS, OPTIMIZER)}
         body = json.loads(json.dumps({**state, **late(), "files": files}))  # as it will be read
         (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
 
-    path = write_whole(folder / name, fill)
-    for old in sorted(folder.glob("step-*"), key=_steps)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    write_whole(path, fill)
+    there = sorted(folder.glob("step-*"), key=_steps)
+    kept = [each for each in there if _steps(each) <= state["steps"]][-KEPT:]  # later ones did not serve
+    for each in there:
+        if each not in kept:
+            shutil.rmtree(each, ignore_errors=True)
     return path
 
 
@@ -98,13 +103,15 @@ def load_or_older(path: Path) -> tuple[Path | None, Saved | None]:
 
 def latest(folder: Path) -> Path | None:
     """Return the undamaged checkpoint with the most steps in a trial's folder, or None."""
-    for path in sorted([*folder.glob("step-*"), folder / BEFORE_DECAY], key=_steps, reverse=True):
-        try:
-            load(path)
-        except DamagedCheckpoint:
-            continue
-        return path
-    return None
+    return next(filter(_sound, sorted([*folder.glob("step-*"), folder / BEFORE_DECAY], key=_steps, reverse=True)), None)
+
+
+def _sound(path: Path) -> bool:
+    try:
+        load(path)
+    except DamagedCheckpoint:
+        return False
+    return True
 
 
 def newest(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
@@ -118,9 +125,7 @@ def newest(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
 def forget_decay(folder: Path) -> None:
     """Let a trial go on from before its decay: drop the step checkpoints from inside it, unless there is none
     before."""
-    try:
-        load(folder / BEFORE_DECAY)
-    except DamagedCheckpoint:
+    if not _sound(folder / BEFORE_DECAY):
         return
     began = _steps(folder / BEFORE_DECAY)
     for path in folder.glob("step-*"):

@@ -154,6 +154,7 @@ class Learner:
         At rates of 0 the weights stay, and all else is put back to its beginning.
         """
         random_state, scaler = self.random_state(), self.scaler.state_dict()
+        buffers = [buffer.clone() for buffer in self.model.buffers()]  # a batch norm learns without a rate
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
         self._drop(self.config.dropout)  # which needs the most memory
@@ -161,6 +162,8 @@ class Learner:
         self._drop_when_due()
         self._update()
         begin_moments(self.optimizer)
+        for buffer, before in zip(self.model.buffers(), buffers, strict=True):
+            buffer.copy_(before)
         self.scaler.load_state_dict(scaler)
         self.set_random_state(random_state)
 

@@ -1,9 +1,10 @@
 """What a segment looks at while it trains: the losses of its steps, and evaluations where they are due and fit."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -150,15 +151,18 @@ class Looks:
         return self.evaluate("train", self.tokens, after) if self.segment.curve else None
 
     def _kept(self, by_average: bool) -> list[Tensor]:
-        """Return a copy of the weights, or of their average."""
+        """Return a copy of the weights, or of their average, and of what else the model keeps."""
         average = self.learner.average
         with average.in_place() if average and by_average else nullcontext():
-            return [parameter.detach().clone() for parameter in self.learner.names]
+            return [tensor.detach().clone() for tensor in self._tensors()]
+
+    def _tensors(self) -> Iterator[Tensor]:
+        return chain(self.learner.names, self.learner.model.buffers())
 
     def go_back(self) -> None:
         """Restore the best weights that were seen, as the end is worse; the average becomes the same."""
-        for parameter, best in zip(self.learner.names, self.best, strict=True):
-            parameter.detach().copy_(best)
+        for tensor, best in zip(self._tensors(), self.best, strict=True):
+            tensor.detach().copy_(best)
         if self.learner.average is not None:
             self.learner.average.load({})
 

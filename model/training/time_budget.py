@@ -247,7 +247,11 @@ class Decay:
 
     def begins(self, done: float, left: float) -> bool:
         """Whether the decay is due; done, left: training behind and ahead, both in steps or both in seconds."""
-        return not self.begun and (self.fraction < 1 or left <= self.share * (done + left))
+        return not self.begun and (self.fraction < 1 or self.before(done, left) <= 0)
+
+    def before(self, done: float, left: float) -> float:
+        """Return the training before the decay is due, in the unit of both."""
+        return left - self.share * (done + left)
 
     def begin(self, left: float) -> None:
         """Start from the present fraction; where the end did not move the length stays, so that no bit changes."""

@@ -176,8 +176,15 @@ class _Training:
         count = max(1, int(QUEUED_SECONDS / max(step_seconds, 1e-6)))
         if self.segment.curve:
             count = min(count, self.looks.listed_every - self.learner.steps % self.looks.listed_every)
+        if self.segment.final and not self.decay.begun:
+            unit = step_seconds if self.segment.steps is None else 1
+            count = min(count, max(1, math.ceil(self.decay.before(self._done(), self._ahead()) / unit)))
         steps = self.forecast.steps_left()
         return count if steps is None else min(count, steps)
+
+    def _done(self) -> float:
+        """Return the training so far, in the unit of `_ahead`."""
+        return self.pace.training_seconds if self.segment.steps is None else self.learner.steps
 
     def _ahead(self, later: int = 0) -> float:
         """Return the training left in a final segment after so many more steps: in steps where it has a number of them,
@@ -194,8 +201,7 @@ class _Training:
     def _begin_decay_when_due(self) -> None:
         if not self.segment.final:
             return
-        done = self.pace.training_seconds if self.segment.steps is None else self.learner.steps
-        if self.decay.begins(done, self._ahead()):
+        if self.decay.begins(self._done(), self._ahead()):
             if self.decay.fraction == 1.0:
                 self._save(checkpoints.BEFORE_DECAY, after=self.forecast.closing_seconds())
             self.decay.begin(self._ahead())

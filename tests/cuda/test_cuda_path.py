@@ -17,7 +17,7 @@ from model.nn.loss import sums
 from model.nn.precision import PRECISIONS
 from model.nn.translator import Translator
 from model.training.evaluation import IN_FLIGHT, evaluate
-from model.training.learner import Learner
+from model.training.learner import Learner, Step
 from model.training.memory import MemoryLimit
 from model.training.time_budget import Segment
 from model.training.train import train
@@ -208,6 +208,28 @@ def test_a_curve_is_seen_at_equal_distances_however_many_steps_are_given_at_once
         )  # fmt: skip
         seen = [report.steps for report in reports if report.valid is not None]
     assert len(seen) > 5 and len({after - before for before, after in itertools.pairwise(seen)}) == 1
+
+
+def test_a_decay_begins_at_its_step_however_many_are_given_at_once(data: dict[str, Data], tmp_path: Path) -> None:
+    now, factors = 0.0, list[float]()
+
+    class Timed(Learner):
+        def step(self, factor: float) -> Step:
+            nonlocal now
+            now, self.steps = now + 0.001, self.steps + 1
+            factors.append(factor)
+            return Step(loss=torch.zeros(()), gradient_norm=torch.zeros(()), tokens=128)
+
+    steps, asked = 2_000, config("nanogpt", warm_up_steps=5)
+    segment = Segment(device_seconds=1e6, steps=steps, final=True)
+    with fake_cuda():
+        made = train(
+            asked, data["nanogpt"], segment, device=CUDA, folder=tmp_path, evaluation_tokens=64, clock=lambda: now,
+            make=Timed,
+        )  # fmt: skip
+        (*_, last) = made
+    decayed = [step for step, factor in enumerate(factors) if step > 5 and factor < 1]
+    assert last.steps == steps and decayed[0] == pytest.approx((1 - asked.decay_share) * steps, abs=1)
 
 
 def table_on_the_host(made: Learner, patch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,24 @@ def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, text_data: Tex
     assert_parts_add_up(config, text_data)
 
 
+def test_a_rehearsal_leaves_what_a_model_keeps_beside_its_weights(
+    bigrams: Family, config: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Normed(Guess):
+        def __init__(self, vocabulary: int, width: int) -> None:
+            super().__init__(vocabulary, width)
+            self.norm = nn.BatchNorm1d(width)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.out(self.norm(self.embed(tokens).mT).mT)
+
+    monkeypatch.setattr(bigrams, "build", lambda config, vocabulary, pad: Normed(vocabulary, config.own["width"]))
+    learner = Learner(config, text_data, CPU)
+    before = [buffer.clone() for buffer in learner.model.buffers()]
+    learner.rehearse()
+    assert before and all(map(torch.equal, learner.model.buffers(), before))
+
+
 def test_its_parameters_are_known_before_it_is_built(config: Config, text_data: TextData) -> None:
     learner = Learner(config, text_data, CPU)
     assert FAMILIES["bigrams"].parameters(config, text_data.vocabulary, 0) == learner.parameters

@@ -1,5 +1,6 @@
 """Prepared data that is kept: the same as made anew, never of another text, whole whatever happens to it."""
 
+import itertools
 import json
 import os
 import pickle
@@ -280,7 +281,7 @@ def test_it_travels_by_name_and_a_copy_with_other_values_travels_whole(kind: str
 def test_an_array_is_as_long_as_its_parts(tmp_path: Path) -> None:
     from model.data.stored import write as write_parts
 
-    for count in (0, 1, 9, 10, 100_000):
-        parts = (np.arange(at, min(count, at + 7), dtype=np.uint32) for at in range(0, count, 7))
-        array = write_parts(tmp_path / "array.npy", parts, np.uint32)
-        assert array.tolist() == np.arange(count, dtype=np.uint32).tolist()
+    for count, each in itertools.product((0, 1, 9, 10, 100_000), ((), (3,), (2, 3))):
+        whole = np.broadcast_to(np.arange(count, dtype=np.uint32), (*each, count)).T
+        array = write_parts(tmp_path / "array.npy", (whole[at : at + 7] for at in range(0, count, 7)), np.uint32)
+        assert np.array_equal(array, whole if count else [])

@@ -121,7 +121,6 @@ def test_a_text_of_few_characters_is_read_by_character(alphabet: int, kind: type
     tokenizer = Tokenizer.from_json(data.tokenizer)
     assert isinstance(tokenizer, kind) and data.vocabulary == tokenizer.vocabulary
     assert tokenizer.decode(data.train) == train * 3
-    assert tokenizer.decode(data.held_out) == tokenizer.decode(data.valid) + tokenizer.decode(data.test)
 
 
 @pytest.mark.parametrize(("length", "kind"), [(3_000, CharacterTokenizer), (3_001, SubwordTokenizer)])

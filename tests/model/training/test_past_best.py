@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ class Watched:
 
     def evaluate(self, model: torch.nn.Module, *_: object, **__: object) -> Evaluation | None:
         """The average is as good as the weights. A loss of NaN: there is no time for it."""
-        self.weights.setdefault(self.steps, [each.detach().clone() for each in model.parameters()])
+        self.weights.setdefault(self.steps, [each.detach().clone() for each in model.state_dict().values()])
         self.evaluations[self.steps] += 1
         loss = self.loss(self.steps)
         return None if math.isnan(loss) else Evaluation(loss=loss, tokens=100, seconds=1e-4)
@@ -54,13 +55,19 @@ class Watched:
 def watched(
     run: Lives, small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, monkeypatch: pytest.MonkeyPatch
 ) -> Watched:
-    made, step = Watched(run, small_text, text_data, tmp_path, clock), Learner.step
+    made, begin, step = Watched(run, small_text, text_data, tmp_path, clock), Learner.__init__, Learner.step
+
+    def begun(learner: Learner, *given: Any) -> None:
+        begin(learner, *given)
+        learner.model.register_buffer("steps", torch.zeros(1))
 
     def counted(learner: Learner, factor: float) -> object:
         made.steps = learner.steps + 1
+        learner.model.steps.fill_(made.steps)
         return step(learner, factor)
 
     clock.save = itertools.repeat(0.0)
+    monkeypatch.setattr(Learner, "__init__", begun)
     monkeypatch.setattr(Learner, "step", counted)
     monkeypatch.setattr(looks, "evaluate", made.evaluate)
     return made
