@@ -21,8 +21,9 @@ class MLflow(Listener):
             return
         if self.experiment is None:
             study = engine.accounting.journal.folder.name
-            there = self.client.get_experiment_by_name(study)  # of a study that goes on
+            there = self.client.get_experiment_by_name(study)  # of a study that goes on, with its runs
             self.experiment = there.experiment_id if there else self.client.create_experiment(study)
+            self.runs = {each.info.run_name: each.info.run_id for each in self.client.search_runs([self.experiment])}
         if trial not in self.runs:
             self.runs[trial] = self.client.create_run(self.experiment, run_name=trial).info.run_id
             record = engine.trials[trial]

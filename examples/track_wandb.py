@@ -22,6 +22,7 @@ class Wandb(Listener):
             record = engine.trials[trial]
             self.runs[trial] = self.wandb.init(
                 project=self.project, group=engine.accounting.journal.folder.name, name=trial, reinit="create_new",
+                id=f"{engine.accounting.journal.folder.name}-{trial}", resume="allow",  # of a study that goes on
                 config={"family": record.family, **record.config},
             )  # fmt: skip
         self.runs[trial].summary["decision"] = f"{action}: {reason}"

@@ -26,7 +26,9 @@ from model.training.checkpoint import CONFIG, load_model
 from tune.errors import UserError
 from tune.load import load
 
-SENTENCES_A_BATCH = 64
+SENTENCES_A_BATCH, SENTENCES_AT_ONCE = 64, 256
+"""Sentences that are decoded together, and lines of standard input that are read before their translations are printed.
+"""
 LEAST_LIMIT = 32
 TARGET_OVER_SOURCE = 2
 
@@ -164,14 +166,16 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 def translate(settings: TranslateSettings) -> int:
     """Print translations, one a line. UserError: the folder does not serve, or the input is no UTF-8."""
     model, tokenizer = _opened(settings)
+    lines = iter(settings.sentences or sys.stdin)
     try:
-        sentences = list(settings.sentences) or [line.strip() for line in sys.stdin]
+        while sentences := [line.lstrip("\ufeff").strip() for line in itertools.islice(lines, SENTENCES_AT_ONCE)]:
+            for text in translations(model, tokenizer, sentences, width=settings.beam):
+                _print(text)
+            sys.stdout.flush()
     except UnicodeDecodeError as error:
         raise UserError(
             f"standard input: {error.object[error.start :][:20]!r} is no UTF-8: write it as UTF-8"
         ) from None
-    for text in translations(model, tokenizer, sentences, width=settings.beam):
-        _print(text)
     return 0
 
 
@@ -179,6 +183,9 @@ def generate(settings: GenerateSettings) -> int:
     """Print a prompt and the text that continues it. UserError: the folder or the prompt does not serve."""
     torch.set_num_threads(1)  # a token is too little work to share: on a busy machine its threads wait for each other
     model, tokenizer = _opened(settings)
+    if unread := {each for each in as_text(settings.prompt) if tokenizer.unknown in tokenizer.encode(each)}:
+        listed = ", ".join(map(repr, sorted(unread)))
+        print(f"prompt: the model's text has no {listed}: read as unknown characters", file=sys.stderr)
     text = continuation(
         model, tokenizer, settings.prompt, settings.tokens,
         temperature=settings.temperature, top_k=settings.top_k, seed=settings.seed,

@@ -20,6 +20,7 @@ from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import study
 from tune.facts import write_facts
+from tune.search.engine import Listener
 from tune.settings import Settings
 from tune.store.journal import connect
 from tune.store.mirror import Mirror
@@ -68,14 +69,18 @@ class Tracker:
     def __init__(self) -> None:
         self.logged: dict[str, dict[int, float]] = {}
         self.configs: dict[str, dict[str, object]] = {}
-        self.over: list[str] = []
+        self.over = set[str]()
+        self.ids = set[str]()
         self.MlflowClient = lambda: self
 
-    def get_experiment_by_name(self, name: str) -> None:
-        return None
+    def get_experiment_by_name(self, name: str) -> SimpleNamespace | None:
+        return SimpleNamespace(experiment_id=name) if self.logged else None
 
     def create_experiment(self, name: str) -> str:
         return name
+
+    def search_runs(self, experiments: list[str]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(info=SimpleNamespace(run_id=name, run_name=name)) for name in self.logged]
 
     def create_run(self, experiment: str, run_name: str) -> SimpleNamespace:
         return SimpleNamespace(info=SimpleNamespace(run_id=self._begun(run_name)))
@@ -91,15 +96,17 @@ class Tracker:
             self.logged[run][step] = value
 
     def set_terminated(self, run: str) -> None:
-        self.over.append(run)
+        self.over.add(run)
 
-    def init(self, *, name: str, config: dict[str, object], **_: object) -> SimpleNamespace:
-        self.configs[self._begun(name)] = config
+    def init(self, *, name: str, id: str, config: dict[str, object], **_: object) -> SimpleNamespace:
+        if id not in self.ids:
+            self.configs[self._begun(name)] = config
+        self.ids.add(id)
 
         def log(told: dict[str, float], step: int) -> None:
             self.logged[name] |= {step: told["valid_loss"]} if "valid_loss" in told else {}
 
-        return SimpleNamespace(summary={}, log=log, finish=lambda: self.over.append(name))
+        return SimpleNamespace(summary={}, log=log, finish=lambda: self.over.add(name))
 
     def _begun(self, name: str) -> str:
         assert name not in self.logged
@@ -114,10 +121,12 @@ def test_a_tracker_has_each_trial_with_its_configuration_and_losses(
     tracker = Tracker()
     monkeypatch.setitem(sys.modules, library, tracker)
     made = runpy.run_path(str(EXAMPLES / f"track_{library}.py"))[callback]
-    listener = made() if library == "mlflow" else made("ration")
-    world = World(tmp_path, cap=60, slots=2, suggestions=Sampled, listen=lambda _: [listener])
-    world.run(10_000)
-    listener.closed(world.engine)
+    listeners = list[Listener]()
+    world = World(tmp_path, cap=60, slots=2, suggestions=Sampled, listen=lambda _: listeners)
+    for reports in (5, 10_000):  # the second time by a driver that goes on
+        listeners[:] = [made() if library == "mlflow" else made("ration")]
+        world.run(reports)
+        listeners[0].closed(world.engine)
     assert sorted(tracker.over) == sorted(world.engine.trials) == sorted(tracker.logged)
     for trial, record in world.engine.trials.items():
         assert tracker.configs[trial] == {"family": record.family, **record.config}

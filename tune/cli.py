@@ -88,6 +88,10 @@ def ended(command: Callable[[], int], early: str = "") -> int:
         if not _reader_gone():
             raise
         return 128 + signal.SIGPIPE
+    except SystemExit as error:
+        if not isinstance(error.__context__, BrokenPipeError):  # which rich has seen to, and ends with 1
+            raise
+        return 128 + signal.SIGPIPE
     except OSError as error:
         if error.filename is not None or not _output_refused():
             raise
@@ -121,7 +125,7 @@ def _print_to_nowhere() -> None:
 
 def parse(kind: type[F], argv: Sequence[str]) -> F:
     """Settings from flags. UserError: one line, nothing written. SystemExit: --help."""
-    return kind.from_flags(vars(parser(kind).parse_args(_joined(kind, argv))))
+    return kind.from_flags(vars(parser(kind).parse_intermixed_args(_joined(kind, argv))))
 
 
 class Parser(argparse.ArgumentParser):

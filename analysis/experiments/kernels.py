@@ -67,7 +67,8 @@ def reached(study: Study) -> pd.DataFrame:
            ORDER BY row"""
     )
     if table.empty:
-        raise UserError("kernels: no row with arithmetic and traffic was timed without disturbance: run it again")
+        rule = "no row with arithmetic and traffic was timed without disturbance"
+        raise UserError(f"kernels: {rule}: measure them again, with a larger --budget")
     table = table[table["size"] == table.groupby("kernel")["size"].transform("max")]
     table = table.assign(intensity=table["flops"] / table["bytes"], rate=table["flops"] / table["median_seconds"])
     roofs = [_roof(study, row["device"], row["threads"], row["intensity"]) for row in table.to_dict("records")]

@@ -255,14 +255,14 @@ def progress(results: Results, family: str) -> Picture:
     tables = [_progress(reached, study, family) for study in results.studies]
     table = pd.concat(tables, ignore_index=True)
     figure, (plot,) = axes()
-    plot.set(xlabel=f"device time spent on {family}", ylabel=f"{measure.label} of the best so far")
+    plot.set(xlabel=f"device time spent on {family}", ylabel=f"{measure.label} of the leader")
     for number, (study, rows) in enumerate(zip(results.studies, tables, strict=True)):
         if rows.empty:
             continue
         color, style = LINES[number % len(LINES)]
         best = rows[measure.column]
         plot.step(rows["device_seconds"], best, where="post", c=color, ls=style, lw=1.8, label=study.name)
-    plot.set_xlim(0, table["device_seconds"].max())
+    plot.set_xlim(0, 1.02 * table["device_seconds"].max())
     time_ticks(plot.xaxis)
     number_axis(plot.yaxis, table[measure.column], log=not measure.own)
     legend_above(plot, columns=2)

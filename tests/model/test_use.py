@@ -13,7 +13,7 @@ from model import inference as use
 from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
 from model.inference import SAMPLE_TOKENS, continuation, samples, translations
-from model.settings import GenerateSettings, TranslateSettings
+from model.settings import BEAM_WIDTH, GenerateSettings, TranslateSettings
 from model.training.checkpoint import config_state, export, load_model, save
 from tune.cli import main
 
@@ -36,7 +36,7 @@ def built(family: str, tokenizer: Tokenizer) -> torch.nn.Module:
 
 def exported(folder: Path, family: str, tokenizer: Tokenizer) -> Path:
     state = {"steps": 1, "config": config_state(tiny(family))}
-    checkpoint = save(folder / "checkpoints", built(family, tokenizer), {"step": torch.zeros(1)}, state)
+    checkpoint = save(folder / family, built(family, tokenizer), {"step": torch.zeros(1)}, state)
     return export(checkpoint, folder / f"best-{family}", tokenizer.to_json())
 
 
@@ -97,7 +97,8 @@ def test_without_temperature_the_likeliest_token_is_taken_and_an_unknown_one_nev
 
 def test_the_commands_print_what_the_functions_give(tmp_path, monkeypatch, capsys):
     folder = exported(tmp_path, "translation", WORDS)
-    main(TranslateSettings, [str(folder), *SENTENCES])
+    first, *others = SENTENCES
+    main(TranslateSettings, [str(folder), f"\ufeff {first} ", "--beam", str(BEAM_WIDTH), *others])
     given = capsys.readouterr().out
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(SENTENCES)))
     main(TranslateSettings, [str(folder)])
@@ -105,6 +106,29 @@ def test_the_commands_print_what_the_functions_give(tmp_path, monkeypatch, capsy
     assert given == "\n".join(translations(built("translation", WORDS), WORDS, SENTENCES)) + "\n"
     main(GenerateSettings, [str(exported(tmp_path, "nanogpt", CHARACTERS)), "--prompt", "abc", "--tokens", "5"])
     assert capsys.readouterr().out == "abc" + continuation(built("nanogpt", CHARACTERS), CHARACTERS, "abc", 5) + "\n"
+
+
+def test_translations_are_printed_before_all_lines_are_there(tmp_path, monkeypatch, capsys):
+    printed = []
+
+    def lines():
+        yield from ["dog\n"] * use.SENTENCES_AT_ONCE
+        printed.append(capsys.readouterr().out.count("\n"))
+        yield "dog\n"
+
+    monkeypatch.setattr("sys.stdin", lines())
+    main(TranslateSettings, [str(exported(tmp_path, "translation", WORDS)), "--beam", "1"])
+    assert printed == [use.SENTENCES_AT_ONCE] and capsys.readouterr().out.count("\n") == 1
+
+
+def test_what_a_model_does_not_know_of_a_prompt_is_told(tmp_path, capsys):
+    folder = str(exported(tmp_path, "nanogpt", CHARACTERS))
+    for prompt, said in (
+        ("abc", ""),
+        ("añb#", "prompt: the model's text has no '#', 'ñ': read as unknown characters\n"),
+    ):
+        assert main(GenerateSettings, [folder, "--prompt", prompt, "--tokens", "1"]) == 0
+        assert capsys.readouterr().err == said
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO, FileIO, TextIOWrapper
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from model.cost import probe
 from tests.forked import FORKING
@@ -114,6 +115,11 @@ def says(settings: Flags) -> int:
     return 0
 
 
+def draws(settings: Flags) -> int:
+    Console().print("é" * 9)
+    return 0
+
+
 def test_a_screen_that_is_closed_full_or_of_other_letters_is_no_fault_of_ours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +131,16 @@ def test_a_screen_that_is_closed_full_or_of_other_letters_is_no_fault_of_ours(
         assert ascii_only.buffer.getvalue() == b"\\xe9" * 9 + b"\n"
     error = capsys.readouterr().err
     assert error == "standard output: No space left on device: make room there, or write to another place\n" * 2
+
+
+@pytest.mark.parametrize("says", ["says", "draws"])
+def test_who_reads_no_more_ends_a_command_as_a_shell_tells_of_it(monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(Says, "command", replace(Says.command, does=f"tests.tune.test_ends:{says}"))
+    with TextIOWrapper(FileIO(writer, "w"), write_through=True) as gone:
+        monkeypatch.setattr("sys.stdout", gone)
+        assert cli.main(Says, []) == 128 + signal.SIGPIPE
 
 
 @pytest.mark.parametrize(
