@@ -55,35 +55,29 @@ def make_engine(
     def wall_left() -> float:
         return (settings.deadline or math.inf) - age - (now() - begun)
 
-    families: dict[str, Family] = {}
     ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=context.devices.share)
     accounting = Accounting(journal, ledger, clock)
     engine = Engine(
-        accounting=accounting,
-        families=families,
-        slots=context.devices.slots,
-        there=there,
-        wall_left=wall_left,
+        accounting=accounting, slots=context.devices.slots, there=there, wall_left=wall_left, listeners=listeners,
         within=math.inf if context.listed else within(settings, context.devices),
-        listeners=listeners,
-    )
+    )  # fmt: skip
     first = terms[0].seconds if terms else settings.budget
     by_now = settings.budget - spent_beside(journal)
     for name in settings.families:
         _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
         if context.listed is not None:
             seconds, memory = by_now / context.devices.share, context.memories[name]
-            families[name] = listed_family(
+            engine.families[name] = listed_family(
                 context.listed.listed, ladder, seconds, memory, trials=engine.trials, price_to=engine.price_to
             )
             continue
-        families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
+        engine.families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
     if not terms:
         engine.agree(make_terms(context, engine))
     journal.note(
         rung_seconds={
             name: [family.policy.rung_seconds(rung) for rung in range(12)]
-            for name, family in families.items()
+            for name, family in engine.families.items()
             if context.loop is None and context.listed is None  # a loop's first report changes its ladder
         },
     )

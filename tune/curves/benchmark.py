@@ -103,12 +103,10 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     )  # fmt: skip
     with Journal(None, new=True) as journal:
         accounting = Accounting(journal, Ledger(cap=cap, clock=clock), clock)
-        families: dict[str, Family] = {}
         engine = Engine(
-            accounting=accounting, families=families, slots=cell.workers,
-            wall_left=lambda: deadline - clock.now, within=within,
-        )  # fmt: skip
-        families["replay"] = _family(cell, settings, curves, supply, engine, within, deadline)
+            accounting=accounting, slots=cell.workers, wall_left=lambda: deadline - clock.now, within=within
+        )
+        engine.families["replay"] = _family(cell, settings, curves, supply, engine, within, deadline)
         lived = (
             [_lived(curve, cell.life * cap) for curve in curves] if cell.table.own_mode and not _ours(cell) else curves
         )

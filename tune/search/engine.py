@@ -62,7 +62,7 @@ Afterwards = Literal["goes on", "waits", "ends"]
 
 
 class Engine:
-    """The search as far as it is not Ray's.
+    """The search as far as it is not Ray's. Its families are entered once it is there: they ask it for their prices.
 
     slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
     wall_left: seconds to the deadline, inf where there is none; within: seconds of its clock in which the cap should
@@ -74,16 +74,15 @@ class Engine:
         self,
         *,
         accounting: Accounting,
-        families: dict[str, Family],
         slots: int,
         wall_left: Callable[[], float],
         there: Callable[[], int] | None = None,
         within: float = math.inf,
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self.accounting, self.families = accounting, families
+        self.accounting, self.families = accounting, dict[str, Family]()
         self.wall_left, self.within, self._listeners = wall_left, within, listeners
-        self.state = State(families, accounting.journal.folder, accounting.ledger.share)
+        self.state = State(self.families, accounting.journal.folder, accounting.ledger.share)
         self.trials, self.running, self.cut_short = self.state.trials, self.state.running, self.state.cut_short
         self.stopping: str | None = None
         self.slots = Slots(slots, there, self.running, accounting)

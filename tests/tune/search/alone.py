@@ -81,16 +81,12 @@ class Alone(Played):
         clock.now = last_moment(before)
         ledger = Ledger(cap=seconds, clock=clock, spent_before=spent(before))
         self.accounting = Accounting(before, ledger, clock)
-        self.families: dict[str, Family] = {}
         self.frame = framed(slots=slots, life=life, rules=rules, seeds=seeds)
-        engine = Engine(
-            accounting=self.accounting, families=self.families, slots=slots,
-            wall_left=lambda: deadline - clock.now, within=within,
-        )  # fmt: skip
+        engine = Engine(accounting=self.accounting, slots=slots, wall_left=lambda: deadline - clock.now, within=within)
         first = [terms.families["alone"][1] for terms in agreed(before)[:1]]
         self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, within, deadline)
         self.policy = Confirming(self.frame, self.ladder, engine.price_of("alone"), favour)
-        self.families["alone"] = Family(
+        engine.families["alone"] = Family(
             seconds=seconds,
             policy=self.policy,
             cost_model=CostModel(),

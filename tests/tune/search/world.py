@@ -95,6 +95,11 @@ class Played(Simulation):
     """A simulation that a test looks into."""
 
     @property
+    def families(self) -> dict[str, Family]:
+        """Of its engine."""
+        return self.engine.families
+
+    @property
     def spent(self) -> float:
         """Device-seconds."""
         return self.engine.accounting.ledger.spent
@@ -142,12 +147,11 @@ class World(Played):
         self.journal, resumed = opened(folder)
         clock, self.chance = Ticking(), random.Random(seed)
         clock.now = last_moment(self.journal)
-        self.families: dict[str, Family] = {}
         wall = math.inf if deadline is None else deadline
         ledger = Ledger(cap=cap, clock=clock, spent_before=spent(self.journal), share=1 / trials_each)
         self.accounting = Accounting(self.journal, ledger, clock)
         engine = Engine(
-            accounting=self.accounting, families=self.families, slots=slots, listeners=listen(self.journal),
+            accounting=self.accounting, slots=slots, listeners=listen(self.journal),
             wall_left=lambda: wall - self.now,
         )  # fmt: skip
         costs = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS)
