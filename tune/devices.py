@@ -5,6 +5,7 @@ import os
 import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -113,18 +114,22 @@ class Devices:
 
 def find_devices(settings: Settings) -> Devices:
     """GPUs where there are any, else CPU cores. UserError: more asked for than there are."""
-    cores = core_count()
-    if count := torch.cuda.device_count():
-        about = torch.cuda.get_device_properties(0)
-        return Devices(
-            kind="cuda", count=settings.slots(count), model=about.name, precisions=native("cuda"), cores=cores,
-            memory_bytes=int(about.total_memory), cores_each=cores_of_trial(settings, "cuda", count),
-            processor=about.name,
-        )  # fmt: skip
+    cores, gpus = core_count(), torch.cuda.device_count()
+    kind, there = ("cuda", gpus) if gpus else ("cpu", cores)
     return Devices(
-        kind="cpu", count=settings.slots(cores), model=f"CPU core ({platform.machine()})", precisions=native("cpu"),
-        cores=cores, cores_each=cores_of_trial(settings, "cpu", cores), processor=cpu_name(),
+        kind=kind, count=settings.slots(there), cores=cores, cores_each=cores_of_trial(settings, kind, there),
+        **about(kind),
     )  # fmt: skip
+
+
+def about(kind: str) -> dict[str, Any]:
+    """What this machine says of its devices, as Devices has it: model, processor, precisions, memory_bytes."""
+    if kind == "cpu":
+        model, processor, memory_bytes = f"CPU core ({platform.machine()})", cpu_name(), None
+    else:
+        gpu = torch.cuda.get_device_properties(0)
+        model, processor, memory_bytes = gpu.name, gpu.name, int(gpu.total_memory)
+    return {"model": model, "processor": processor, "precisions": native(kind), "memory_bytes": memory_bytes}
 
 
 def cores_of_trial(settings: Settings, kind: str, available: int) -> int:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import platform
 import secrets
 import signal
 import site
@@ -21,15 +20,13 @@ import ray
 import ray._private.node
 import ray._private.utils
 import ray.tune
-import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from model.nn.precision import native
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
-from tune.devices import Devices, cores_of_trial
+from tune.devices import Devices, about, cores_of_trial
 from tune.errors import ROOT, UserError
 from tune.flags import invalid
-from tune.machine import READY, cpu_name, private_folder
+from tune.machine import READY, private_folder
 from tune.search.engine import Engine
 from tune.search.resume import Newest
 from tune.settings import Settings
@@ -276,25 +273,13 @@ def cluster_devices(settings: Settings) -> Devices:
         most = max(int(node["Resources"][KINDS[kind]]) for node in there)
         raise invalid("cores_per_trial", f"'{cores_each}' is more than any node has: write at most {most}")
     return Devices(
-        kind=kind,
-        count=settings.slots(cores_each * capacity(kind, cores_each)),
-        model=" or ".join(sorted({each["name"] for each in told.values()})),
+        kind=kind, count=settings.slots(cores_each * capacity(kind, cores_each)), cores=capacity("cpu"),
+        cores_each=cores_each,
+        model=" or ".join(sorted({each["model"] for each in told.values()})),
         processor=" or ".join(sorted({each["processor"] for each in told.values()})),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
-        cores=capacity("cpu"),
-        cores_each=cores_each,
-        memory_bytes=min((each["memory_bytes"] for each in told.values()), default=None) if kind == "cuda" else None,
-    )
-
-
-def about(kind: str) -> dict[str, Any]:
-    """What a node says of the devices on it."""
-    if kind == "cpu":
-        core = {"name": f"CPU core ({platform.machine()})", "processor": cpu_name()}
-        return core | {"precisions": native(kind), "memory_bytes": None}
-    gpu = torch.cuda.get_device_properties(0)
-    known = {"name": gpu.name, "processor": gpu.name, "memory_bytes": int(gpu.total_memory)}
-    return known | {"precisions": native(kind)}
+        memory_bytes=min(each["memory_bytes"] for each in told.values()) if kind == "cuda" else None,
+    )  # fmt: skip
 
 
 def check_folder(folder: Path) -> None:

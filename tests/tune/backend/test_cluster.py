@@ -56,8 +56,8 @@ def test_a_place_that_a_node_does_not_see_is_refused_and_nothing_is_left(
 
 def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {
-        "a": {"name": "core", "processor": "A", "precisions": ("fp32", "bf16"), "memory_bytes": None},
-        "b": {"name": "core", "processor": "B", "precisions": ("fp32",), "memory_bytes": None},
+        "a": {"model": "core", "processor": "A", "precisions": ("fp32", "bf16"), "memory_bytes": None},
+        "b": {"model": "core", "processor": "B", "precisions": ("fp32",), "memory_bytes": None},
     }
     living = [{"Resources": {"CPU": 3.0}}, {"Resources": {"CPU": 1.0}}, {"Resources": {}}]
     monkeypatch.setattr(session, "nodes", lambda: living)
