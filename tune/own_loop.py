@@ -33,7 +33,7 @@ from tune.search_space import label
 from tune.settings import Settings
 from tune.store.journal import Journal, named
 from tune.store.queries import ranking
-from tune.winners import inside, spending_lines, why_none
+from tune.winners import inside, why_none
 
 FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE = 120.0, 0.05
 """In which a trial is to report once, the larger of both: the share is of what its family has."""
@@ -122,10 +122,10 @@ def another_loop(settings: Settings, journal: Journal) -> Iterator[str]:
         yield f"warning: the study's loop was {before}: its trials go on in {now}"
 
 
-def conclude_loop(context: SearchContext, journal: Journal, spent: float) -> Iterator[str]:
+def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
     """Keep the best checkpoint where people look for it, and tell what was found."""
     assert context.loop is not None
-    metric, cap = context.loop.metric, context.settings.budget
+    metric = context.loop.metric
     row = next((row for row in ranking(journal) if row["loss"] is not None), None)
     if row is None:
         yield f"{LOOP}: {why_none(journal, LOOP)}"
@@ -148,7 +148,6 @@ def conclude_loop(context: SearchContext, journal: Journal, spent: float) -> Ite
         else:
             what = "it" if saved.loss == row["loss"] else metric.text(saved.loss)
             yield f"{found}; {what} was saved at step {saved.steps:,}: {kept}"
-    yield from spending_lines(journal, cap=cap, spent=spent, price=context.settings.price_per_hour)
 
 
 def export(checkpoint: Path | None, folder: Path, said: dict[str, object]) -> None:

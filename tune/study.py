@@ -8,7 +8,7 @@ check_not_hidden("model")
 
 import json
 import signal
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -270,11 +270,16 @@ def conclude(
         listener.closed(engine)
     journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
     if ours:
-        yield from conclude_families(context, engine, scores)
+        found, told_to_end = winners(journal), engine.stopping in signal.Signals.__members__
+        families = [name for name in settings.families if name in found or not told_to_end]
+        yield from last_lines(journal, found, scores, families)
     elif context.listed is None:
-        yield from conclude_loop(context, journal, ledger.spent)
+        yield from conclude_loop(context, journal)
     else:
         yield from conclude_list(context, engine)
+    yield from spending_lines(journal, cap=settings.budget, spent=ledger.spent, price=settings.price_per_hour)
+    if context.listed:
+        yield f"draw it: {called('analysis/plot.py')} experiment {journal.folder}"
     if engine.stopping:
         later = " --deadline LATER" if engine.stopping == "deadline" else ""
         yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(journal.folder)}{later}"
@@ -297,9 +302,6 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
         which = f"{', '.join(label(each.config) for each in left[:TOLD])}{', ...' if len(left) > TOLD else ''}"
         how = f"a larger --budget goes on with them: {settings.to_go_on(journal.folder)} --budget MORE"
         yield f"{len(left)} of {len(listed.listed)} left out, as the cap does not pay for them: {which}; {how}"
-    spent = engine.accounting.ledger.spent
-    yield from spending_lines(journal, cap=settings.budget, spent=spent, price=settings.price_per_hour)
-    yield f"draw it: {called('analysis/plot.py')} experiment {journal.folder}"
 
 
 def keep_winners(
@@ -325,14 +327,3 @@ def keep_winners(
         tensorboard.translated(engine, kept[family].trial, score)
     note_prospects(context.settings, engine)
     return scores
-
-
-def conclude_families(context: SearchContext, engine: Engine, scores: Mapping[str, Score]) -> Iterator[str]:
-    """What was found, of models that are ours."""
-    journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
-    found = winners(journal)
-    told_to_end = engine.stopping in signal.Signals.__members__
-    families = [name for name in settings.families if name in found or not told_to_end]
-    yield from last_lines(
-        journal, found, scores, families, cap=settings.budget, spent=ledger.spent, price=settings.price_per_hour
-    )

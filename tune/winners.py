@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -128,10 +128,9 @@ NEAR = 0.9
 
 
 def last_lines(
-    journal: Journal, found: Mapping[str, Winner], scores: Mapping[str, Score], families: list[str], *, cap: float,
-    spent: float, price: float | None = None,
-) -> Iterator[str]:  # fmt: skip
-    """What a user leaves with: per family the best configuration, and what it cost; price: of a device-hour."""
+    journal: Journal, found: Mapping[str, Winner], scores: Mapping[str, Score], families: Iterable[str]
+) -> Iterator[str]:
+    """What a user leaves with: per family the best configuration."""
     for family in families:
         winner = found.get(family)
         if winner is None:
@@ -147,10 +146,9 @@ def last_lines(
         score = scores.get(family)
         bleu = "" if score is None else f", BLEU {score.bleu:.1f} on {score.sentences} test sentences"
         yield f"{family}: best {winner.trial} {label(winner.config)}{decayed}: {quality}, {size}{bleu}"
-    yield from spending_lines(journal, cap=cap, spent=spent, price=price)
 
 
-def spending_lines(journal: Journal, *, cap: float, spent: float, price: float | None) -> Iterator[str]:
+def spending_lines(journal: Journal, *, cap: float, spent: float, price: float | None = None) -> Iterator[str]:
     """What it cost, and why less than the cap; price: of a device-hour."""
     steps = journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges WHERE what = 'steps'")[0]["seconds"]
     share, in_steps = spent / cap, steps / spent if spent else 0.0

@@ -274,7 +274,7 @@ def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
         row = {"trial": f"t{number:03d}", "family": "nanogpt", "config": "{}", "state": state, "reason": reason}
         world.journal.insert("trials", row | {"created": 0.0})
     world.journal.note(ended={"reason": ended, "spent": 1.0}, settings=settings)
-    (line, _) = last_lines(world.journal, {}, {}, ["nanogpt"], cap=600, spent=1)
+    (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
     assert line == f"nanogpt: {'no trial reached a rung: ' if reasons else ''}{told}"
 
 

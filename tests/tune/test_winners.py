@@ -27,7 +27,7 @@ from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
 from tune.study import run_study
-from tune.winners import UNCHARGED_SECONDS, Winner, last_lines, taken, winners, write_samples
+from tune.winners import UNCHARGED_SECONDS, Winner, last_lines, spending_lines, taken, winners, write_samples
 
 
 def rows(world: World, seconds: float) -> Iterator[Sample]:
@@ -70,10 +70,10 @@ def test_samples_are_in_the_journal_and_every_device_second_is_charged(
     facts = world.journal.facts()
     assert facts["samples"]["nanogpt"][0] == {"input": "a", "output": "b", "reference": "c"}
     assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(score)}
-    (line, _) = last_lines(world.journal, found, scores, ["translation"], cap=1200, spent=1)
+    (line,) = last_lines(world.journal, found, scores, ["translation"])
     assert line.endswith("BLEU 12.3 on 128 test sentences") and " bits a character" in line.split(", test")[0]
     spells_nothing = {"translation": replace(found["translation"], bits_per_character=None)}
-    (line, _) = last_lines(world.journal, spells_nothing, {}, ["translation"], cap=1200, spent=1)
+    (line,) = last_lines(world.journal, spells_nothing, {}, ["translation"])
     assert "bits" not in line and line.endswith(" parameters")
     held = world.total("SELECT SUM(closed - opened) FROM slots")
     assert (
@@ -203,7 +203,7 @@ def test_what_a_deadline_left_of_the_cap_is_told(tmp_path: Path, reason: str, de
     (tmp_path / "study").mkdir()
     world = World(tmp_path / "study", cap=1000.0, slots=1, deadline=deadline).run()
     world.journal.note(ended={"reason": reason})
-    *_, line = last_lines(world.journal, {}, {}, [], cap=1000.0, spent=100.0)
+    *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
     told = reason == "cap" and deadline is not None
     assert (line == "15m left at the deadline: a later --deadline goes on with them") == told
 

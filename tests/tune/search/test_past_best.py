@@ -13,7 +13,7 @@ from tune.search.forecast import FEWEST_TURNED, RUNG_1_APART, RUNG_1_LEAST, Favo
 from tune.search.ladder import Rules
 from tune.search.simulator import PowerLaw
 from tune.search.successive_halving import PAST_BEST, Finish, HandBack, Promote, Start, SuccessiveHalving
-from tune.winners import last_lines
+from tune.winners import spending_lines
 
 SEEDS = range(4)
 CASES: list[dict[str, Any]] = [
@@ -62,7 +62,7 @@ def test_where_none_is_expected_to_gain_the_rest_is_handed_back_and_said(slots: 
     assert search.spent < 0.8 * search.seconds
     *_, last = search.decided()
     assert last["action"] == "hand back" and last["reason"].endswith(PAST_BEST)
-    lines = last_lines(search.accounting.journal, {}, {}, [], cap=search.seconds, spent=search.spent)
+    lines = spending_lines(search.accounting.journal, cap=search.seconds, spent=search.spent)
     assert [*lines][-1].endswith(f"handed back: {PAST_BEST}")
     assert len(search.rows("SELECT DISTINCT trial FROM reports WHERE ended = 'turned'")) >= FEWEST_TURNED
 
@@ -245,7 +245,7 @@ def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
 def test_where_losses_only_fall_nothing_is_said_of_a_best() -> None:
     search = Alone(seconds=600.0).run()
     assert not search.policy.past_best and not search.rows("SELECT 1 FROM reports WHERE ended = 'turned'")
-    lines = last_lines(search.accounting.journal, {}, {}, [], cap=search.seconds, spent=search.spent)
+    lines = spending_lines(search.accounting.journal, cap=search.seconds, spent=search.spent)
     assert not any(PAST_BEST in line for line in lines)
 
 

@@ -275,7 +275,7 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
         assert (shown.trial, shown.found) == (row["trial"], f"perplexity {row['perplexity']:.4g}")
         winner = winners(world.journal)[name]
         assert (winner.trial, winner.perplexity) == (row["trial"], row["perplexity"])
-        line = next(last_lines(world.journal, {name: winner}, {}, [name], cap=900, spent=1))
+        line = next(last_lines(world.journal, {name: winner}, {}, [name]))
         assert f"best {row['trial']} " in line and f"perplexity {row['perplexity']:.4g} {measured_text(row)} (" in line
         assert subset_loss(ledger, name) == pytest.approx(best_so_far(world.journal)[name]["subset_loss"])
 
