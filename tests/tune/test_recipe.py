@@ -33,7 +33,8 @@ from tune.recipe import (
 from tune.reports import EPOCHS_AS_NEW
 from tune.search.engine import Engine
 from tune.search.forecast import Progress
-from tune.search.successive_halving import Finish, Left, Promote, SuccessiveHalving
+from tune.search.policy import Finish, Left, Promote
+from tune.search.successive_halving import SuccessiveHalving
 from tune.search_context import DEAREST_SHARE, measured_prices, survey
 from tune.search_context import LEAST_STEPS as LEAST_TIMED
 from tune.search_space import CENTRE, PER_LAYER, layer_weights

@@ -17,10 +17,10 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, TrialScheduler
 
 from tune.curves.recorded import Supply
-from tune.search.family import Policy, with_margin
+from tune.search.family import with_margin
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.ladder import Ladder
-from tune.search.successive_halving import HandBack, Left, Move, Promote, Start, Wait
+from tune.search.policy import HandBack, Left, Move, Policy, Promote, Start, Wait
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2
 HYPERBAND_REDUCTION = 2
@@ -31,7 +31,7 @@ FIRST_REPORTS_SHARE = 0.5
 """Of the cap at most: for the first reports of all, before the best go on."""
 
 
-class Baseline:
+class Baseline(Policy):
     """What baselines share: a trial that may go on does so, else a slot begins a new one; nothing is kept for later.
 
     unit: steps of a unit of time; longest: units to the end of the longest life; price: as of SuccessiveHalving.
@@ -52,7 +52,6 @@ class Baseline:
         self.decision: dict[str, int] = {}
 
     def rung_seconds(self, rung: int) -> float:
-        """Training seconds of a trial's life at a rung."""
         return (rung + 1) * self._unit_seconds
 
     # --- what the engine asks and tells
@@ -67,7 +66,6 @@ class Baseline:
         return self._begin(left) if not self.going else HandBack("nothing is left")
 
     def promoted(self, trial: str, rung: int, seconds: float) -> None:
-        """A trial is on its way."""
         if trial not in self.trials:
             self.trials[trial] = Standing()
             self.begin(trial)
@@ -92,20 +90,16 @@ class Baseline:
             self.going[trial] = None
 
     def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
-        """A trial came to its end."""
         self._rests(trial, "finished")
         self.complete(trial)
 
     def turned(self, trial: str, loss: float, training: float) -> None:
-        """To a baseline that is its end."""
         self.finished(trial)
 
     def returned(self, trial: str, *, trained: bool = True) -> None:
-        """And so is that."""
         self.finished(trial)
 
     def ended(self, trial: str, reason: str) -> None:
-        """A trial is over."""
         self._rests(trial, "ended")
         self.failed(trial)
 
@@ -120,11 +114,9 @@ class Baseline:
     known = finishing = confirming = enough = resumed = refit = of_no_use
 
     def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
-        """No baseline has a ladder."""
         raise NotImplementedError
 
     def state(self) -> dict[str, object]:
-        """Nothing that another run goes on with."""
         return {}
 
     # --- what a rule says

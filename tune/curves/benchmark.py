@@ -12,11 +12,12 @@ from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, life_share, most_weights, suited_weights
 from tune.reports import NATS, Evaluation, Report
 from tune.search.engine import Engine
-from tune.search.family import CostModel, Family, Policy
+from tune.search.family import CostModel, Family
 from tune.search.forecast import Favour
 from tune.search.front import hypervolume
 from tune.search.ladder import WALLS, Frame, Rules
 from tune.search.outlook import Outlook
+from tune.search.policy import Policy
 from tune.search.simulator import Clock, Costs, Simulation
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import SIZE_SPREAD, prior

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from tune.search.forecast import NO_FAVOUR, Favour
 from tune.search.ladder import Frame, Ladder
-from tune.search.successive_halving import Confirm, Finish, HandBack, Left, Move, SuccessiveHalving, Wait
+from tune.search.policy import Confirm, Finish, HandBack, Left, Move, Wait
+from tune.search.successive_halving import SuccessiveHalving
 
 
 class Confirming(SuccessiveHalving):
@@ -27,7 +28,6 @@ class Confirming(SuccessiveHalving):
         self._times: Counter[str] = Counter()
 
     def confirming(self, trial: str, of: str) -> None:
-        """A trial trains the configuration of another one anew; to tell it again changes nothing."""
         if trial not in self.trials:
             self._begun.append(of)
             self._times[of] += 1
@@ -92,5 +92,4 @@ class Confirming(SuccessiveHalving):
         return due * self.ladder.confirm / others + self.ladder.kept > left.wall
 
     def state(self) -> dict[str, object]:
-        """All that its events made of it, as plain data."""
         return super().state() | {"confirmed": [self._begun, dict(self._times)]}

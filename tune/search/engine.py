@@ -13,8 +13,9 @@ from typing import Literal
 from tune.reports import ENDS, Report
 from tune.search.family import MOST_REFUSALS, Family, Slots, TrialRecord, with_margin, with_start_up
 from tune.search.ladder import Ladder, wall_clock
+from tune.search.policy import Confirm, Finish, HandBack, Promote, Start, Train, Wait
 from tune.search.state import Agreed, State, Terms, agreed_in, last_events
-from tune.search.successive_halving import HOPELESS, Confirm, Finish, HandBack, Promote, Start, Train, Wait
+from tune.search.successive_halving import HOPELESS
 from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING

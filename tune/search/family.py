@@ -5,15 +5,14 @@ what its trials took of memory; and what the engine counts with: slots, how long
 import math
 import statistics
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tune.reports import KEPT_BACK, Report
-from tune.search.forecast import NO_PROGRESS, Progress, Standing
-from tune.search.ladder import Ladder
+from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.memory_model import Memory
-from tune.search.successive_halving import Confirm, Left, Move
+from tune.search.policy import Confirm, Left, Move, Policy
 from tune.search_space import Config
 from tune.store.accounting import UNIT, Accounting, Exact, Running
 
@@ -138,80 +137,6 @@ class Suggestions(Protocol):
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         """The loss of a trial at a rung, with so much behind it; None: it failed on the way there."""
-
-
-class Policy(Protocol):
-    """Which trials of a family its device-seconds go to: successive halving, or in the replay a baseline's rule.
-
-    It follows from its events, and deciding changes nothing. Seconds are those of a slot.
-    """
-
-    more: bool
-    ladder: Ladder
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether there is no use in another trial."""
-
-    @property
-    def trials(self) -> Mapping[str, Standing]:
-        """Where each trial stands."""
-
-    def rung_seconds(self, rung: int) -> float:
-        """Training seconds of a trial's life at a rung."""
-
-    def decide(self, left: Left) -> Move:
-        """What a free slot should do."""
-
-    def promoted(self, trial: str, rung: int, seconds: float) -> None:
-        """A trial, maybe a new one, is on its way to a rung, for so many seconds; told again it changes nothing."""
-
-    def finishing(self, trial: str) -> None:
-        """A trial is in its last segment; told again it changes nothing."""
-
-    def confirming(self, trial: str, of: str) -> None:
-        """A trial trains the configuration of another one anew; told again it changes nothing."""
-
-    def reported(
-        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
-    ) -> None:
-        """A trial reached a rung, with so much behind it; telling: its drop over the last one tells how it goes on."""
-
-    def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
-        """A trial is at its end, after so many seconds of training; beside: what its last segment took that was none,
-        on a slot that was there."""
-
-    def turned(self, trial: str, loss: float, training: float) -> None:
-        """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
-        and the search goes on."""
-
-    def returned(self, trial: str, *, trained: bool = True) -> None:
-        """A trial ended by itself, for good, and the search goes on. trained: on this lease, if only for a step."""
-
-    def known(self, life: float, gap: float) -> None:
-        """How long a trial's own life lasts in training seconds (inf: it has none), and in how many it reports."""
-
-    def interrupted(self, trial: str) -> None:
-        """A segment ended before its goal."""
-
-    def ended(self, trial: str, reason: str) -> None:
-        """A trial is over: diverged, price, memory, error."""
-
-    def enough(self, trial: str) -> float | None:
-        """Training in all at which a trial's last segment should end, in seconds; None: as far as its lease leads."""
-
-    def resumed(self, begin: Mapping[str, float]) -> None:
-        """A run of the study begins: what failed in earlier ones says nothing of it. begin: seconds of training from
-        which trials go on that were at their ends."""
-
-    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
-        """The ladder for another part of the cap, or another deadline."""
-
-    def refit(self, ladder: Ladder) -> None:
-        """That is its ladder from now on."""
-
-    def state(self) -> dict[str, object]:
-        """All that its events made of it, as plain data."""
 
 
 @dataclass(kw_only=True)

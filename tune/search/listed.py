@@ -11,7 +11,8 @@ from tune.search.family import FIRST_OVERHEAD_SECONDS, CostModel, Family, TrialR
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame, Ladder
 from tune.search.memory_model import Memory
-from tune.search.successive_halving import HandBack, Left, Move, SuccessiveHalving, Train
+from tune.search.policy import HandBack, Left, Move, Train
+from tune.search.successive_halving import SuccessiveHalving
 from tune.search_space import Config, Dimensions, label
 
 MARGIN = 1.5

@@ -7,13 +7,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tune.reports import KEPT_BACK, TIE
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress, Standings
 from tune.search.front import Forecast, expected_gain
 from tune.search.ladder import Frame, Ladder
-from tune.search_space import Config
+from tune.search.policy import Finish, HandBack, Left, Move, Policy, Promote, Start, Wait
 from tune.units import duration_text
 
 LEAST_BESIDE = 0.5
@@ -36,94 +36,11 @@ VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 """Of an error's text, what is another in each trial: shapes, addresses."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Left:
-    """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline or in
-    which the cap should be used, those that trials on their way to a rung have reserved; binding: it is a deadline."""
-
-    seconds: float
-    slots: int
-    running: int
-    wall: float = math.inf
-    reserved: float = 0.0
-    binding: bool = False
-
-
-@dataclass(frozen=True)
-class Start:
-    """Begin a new trial and train it to rung 0."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Promote:
-    """Take a paused trial, however long it has waited, up to `rung`."""
-
-    trial: str
-    rung: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The last segment of a trial, its decay and all overhead included, in up to `seconds` of a slot.
-
-    training: the seconds of training in all at which it ends; None: as far as that leads.
-    """
-
-    trial: str
-    seconds: float
-    reason: str
-    training: float | None = None
-
-
-@dataclass(frozen=True)
-class Confirm:
-    """Train the configuration of a trial anew, to an end of its own, in up to `seconds` of a slot, beside that of
-    another one; number: of its seeds after the study's."""
-
-    of: str
-    other: str
-    number: int
-    seconds: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class Train:
-    """Train a configuration whole, to so many steps of its life with its decay, in about `seconds` of a slot; trial:
-    that began it, None: a new one."""
-
-    config: Config
-    steps: int
-    seconds: float
-    reason: str
-    trial: str | None = None
-
-
-@dataclass(frozen=True)
-class HandBack:
-    """Nothing worthwhile for this slot, now or later."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Keep the slot: a running trial must report first."""
-
-    reason: str
-
-
-Move = Start | Promote | Finish | Confirm | Train | HandBack | Wait
-
-
-class SuccessiveHalving:
+class SuccessiveHalving(Policy):
     """One family's trials, and which of them its device-seconds go to.
 
     price(trial, rung): expected seconds of a slot, overhead included, to bring a trial (None: a new one) from where it
-    is to a rung; favour(trial): as of Standings; more: whether there are configurations left to start.
+    is to a rung; favour(trial): as of Standings.
     """
 
     def __init__(
@@ -168,7 +85,6 @@ class SuccessiveHalving:
         return alike >= ALIKE and not self._heard
 
     def rung_seconds(self, rung: int) -> float:
-        """Training seconds of a trial's life at a rung."""
         return self.ladder.rung_seconds(rung)
 
     def outlook(self, size: float, speed: float) -> Forecast | None:
@@ -188,35 +104,27 @@ class SuccessiveHalving:
     # --- events
 
     def promoted(self, trial: str, rung: int, seconds: float) -> None:
-        """A trial is on its way to a rung, for so many seconds of a slot; to tell it again changes nothing."""
         if self.standings.depart(trial, rung):
             self._cut_short.pop(trial, None)
             self.trials[trial].price = seconds
             self._use(rung, seconds)
 
     def finishing(self, trial: str) -> None:
-        """A trial is in its last segment; to tell it again changes nothing."""
         self.standings.depart(trial, None)
         self._finisher = trial if self._finisher is None else self._finisher
 
     def confirming(self, trial: str, of: str) -> None:
-        """A trial trains the configuration of another one anew; to tell it again changes nothing."""
         self.standings.depart(trial, None)
 
     def reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
     ) -> None:
-        """A trial reached a rung and waits there, or is at its end.
-
-        telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate.
-        """
         self.standings.record(trial, rung, loss, telling=telling, progress=progress)
         self._heard = True
         if self.ladder.rung_seconds(rung) >= self.ladder.life:
             self.standings.close(trial, "finished")
 
     def interrupted(self, trial: str) -> None:
-        """A segment ended before its goal: the trial waits where it was."""
         standing = self.trials[trial]
         if standing.goal is not None:
             self._use(standing.goal, -standing.price)
@@ -226,8 +134,6 @@ class SuccessiveHalving:
         self._release(trial)
 
     def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
-        """A trial is at its end, after so many seconds of training; beside: what its last segment took that was none,
-        on a slot that was there."""
         self._ends[trial], self._heard = training, True
         self._beside[trial] = beside
         self.standings.close(trial, "finished")
@@ -235,26 +141,21 @@ class SuccessiveHalving:
             self._release(trial)
 
     def returned(self, trial: str, *, trained: bool = True) -> None:
-        """A trial ended by itself, for good: the search goes on. trained: on this lease, if only for a step."""
         self._returned.append(trial)
         self._heard = self._heard or trained
         self.standings.close(trial, "finished")
         self._release(trial)
 
     def known(self, life: float, gap: float) -> None:
-        """How long a trial's own life lasts in training seconds (inf: it has none), and in how many it reports."""
         self.ladder = self.ladder.known(life, gap)
         self._use(self.ladder.top, 0.0)
 
     def turned(self, trial: str, loss: float, training: float) -> None:
-        """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
-        and the search goes on."""
         self._heard = True
         self.standings.turn(trial, loss, training)
         self._release(trial)
 
     def ended(self, trial: str, reason: str) -> None:
-        """A trial is over: diverged, memory, price, error."""
         self.standings.close(trial, "ended")
         self._release(trial)
         if reason.startswith("error"):
@@ -485,7 +386,6 @@ class SuccessiveHalving:
             self._finisher = None
 
     def state(self) -> dict[str, object]:
-        """All that its events made of it, as plain data."""
         known: dict[str, object] = {
             "ladder": self.ladder.told(),
             "rungs": [self._used, self._finisher],

@@ -21,8 +21,7 @@ from tune.curves.baselines import (
     made,
 )
 from tune.curves.recorded import Supply
-from tune.search.family import Policy
-from tune.search.successive_halving import HandBack, Left, Promote, Start, Wait
+from tune.search.policy import HandBack, Left, Policy, Promote, Start, Wait
 
 LONGEST = 32
 PATIENT = ("ray-hyperband", "oracle")

@@ -15,11 +15,12 @@ from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_FAVOUR, Favour
 from tune.search.ladder import Frame, Ladder, Rules
 from tune.search.other_caps import Conditions, Foretold, other_caps
+from tune.search.policy import Left
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent
 from tune.search.scaling_law import ScalingLaw
 from tune.search.simulator import Clock, Costs, PowerLaw
 from tune.search.state import Terms
-from tune.search.successive_halving import Left, SuccessiveHalving
+from tune.search.successive_halving import SuccessiveHalving
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
 

@@ -15,8 +15,8 @@ from tune.search.confirm import Confirming
 from tune.search.family import SEEDS, CostModel, Family, TrialRecord
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame
+from tune.search.policy import Confirm, Finish, HandBack, Wait
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import Confirm, Finish, HandBack, Wait
 
 SCENARIOS: list[dict[str, Any]] = [
     {},

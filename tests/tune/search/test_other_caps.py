@@ -11,7 +11,8 @@ from tune.reports import TIE
 from tune.search.forecast import Favour, Progress
 from tune.search.ladder import Rules
 from tune.search.other_caps import TIMES, Behind, Conditions, End, OtherCaps
-from tune.search.successive_halving import ENOUGH, TOO_LITTLE, Finish, HandBack
+from tune.search.policy import Finish, HandBack
+from tune.search.successive_halving import ENOUGH, TOO_LITTLE
 from tune.units import parse_duration
 
 TABLES = ("trials", "leases", "reports", "charges", "decisions", "slots")

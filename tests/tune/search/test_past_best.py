@@ -11,8 +11,9 @@ import pytest
 from tests.tune.search.alone import STEP, Alone, bare, left, reach
 from tune.search.forecast import FEWEST_TURNED, RUNG_1_APART, RUNG_1_LEAST, Favour, Progress, Standings
 from tune.search.ladder import Rules
+from tune.search.policy import Finish, HandBack, Promote, Start
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import PAST_BEST, Finish, HandBack, Promote, Start, SuccessiveHalving
+from tune.search.successive_halving import PAST_BEST, SuccessiveHalving
 from tune.winners import spending_lines
 
 SEEDS = range(4)

@@ -13,7 +13,8 @@ from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
 from tune.search.forecast import Progress
 from tune.search.ladder import WALLS, Frame, Rules
-from tune.search.successive_halving import ENOUGH, LEADERS, NO_LONGER, Finish, HandBack, Promote, Start, Wait
+from tune.search.policy import Finish, HandBack, Promote, Start, Wait
+from tune.search.successive_halving import ENOUGH, LEADERS, NO_LONGER
 from tune.store.heartbeat import GRACE_SECONDS
 
 SCENARIOS: list[dict[str, Any]] = [
