@@ -59,16 +59,15 @@ def stat_of(process: int | str, proc: Path = PROC) -> list[str]:
         return []
 
 
-def descendants(pid: int) -> list[int]:
+def descendants(pid: int, proc: Path = PROC) -> list[int]:
     """The processes that one began, and these, as far as all between them live."""
     begun: dict[int, list[int]] = {}
-    for path in PROC.glob("[0-9]*"):
-        if fields := stat_of(path.name):
+    for path in proc.glob("[0-9]*"):
+        if fields := stat_of(path.name, proc):
             begun.setdefault(int(fields[1]), []).append(int(path.name))
-    found, at = [pid], 0
-    while at < len(found):
-        found += begun.get(found[at], [])
-        at += 1
+    found = [pid]
+    for each in found:  # which grows meanwhile; each has its own once, whatever the system tells of parents
+        found += begun.pop(each, [])
     return found[1:]
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tune.machine import PROC, stat_of
+from tune.machine import PROC, descendants, stat_of
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
@@ -180,17 +180,8 @@ class System:
     def _study(self) -> dict[int, tuple[float, float]]:
         """Of this process and all that it began, directly or not: seconds of a core, and resident bytes, of which what
         several share counts in each."""
-        parents, found = dict[int, int](), dict[int, tuple[float, float]]()
-        for folder in self._proc.glob("[0-9]*"):
-            with suppress(ValueError, IndexError):
-                fields, pid = stat_of(folder.name, self._proc), int(folder.name)
-                parents[pid] = int(fields[1])
+        found = dict[int, tuple[float, float]]()
+        for pid in (os.getpid(), *descendants(os.getpid(), self._proc)):
+            if fields := stat_of(pid, self._proc):
                 found[pid] = (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE
-        ours, here = set[int](), os.getpid()
-        for pid in found:
-            way = [pid]
-            while way[-1] not in ours and way[-1] != here and way[-1] in parents and len(way) <= len(parents):
-                way.append(parents[way[-1]])
-            if way[-1] in ours or way[-1] == here:
-                ours.update(way)
-        return {pid: found[pid] for pid in ours}
+        return found
