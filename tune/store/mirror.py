@@ -90,21 +90,12 @@ class Mirror:
         return there
 
     def _tree(self, within: Path) -> None:
-        """A folder, whole or not at all, where it is not there as it is."""
+        """A folder, where it is not there as it is."""
         source, target = self._study / within, self._place / within
         print_of_it = _print(source)
-        if self._copied.get(within) == print_of_it and target.is_dir():
-            return
-        part = target.with_name(f"{UNFINISHED}{target.name}")
-        shutil.rmtree(part, ignore_errors=True)
-        try:
-            shutil.copytree(source, part, ignore=shutil.ignore_patterns(f"{UNFINISHED}*"))
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
-        shutil.rmtree(target, ignore_errors=True)
-        part.rename(target)
-        self._copied[within] = print_of_it
+        if self._copied.get(within) != print_of_it or not target.is_dir():
+            _copy_tree(source, target)
+            self._copied[within] = print_of_it
 
     def _file(self, name: str) -> None:
         with suppress(FileNotFoundError):
@@ -118,6 +109,19 @@ def _copy_file(source: Path, target: Path) -> None:
     with part.open("rb") as copied:
         os.fsync(copied.fileno())
     part.replace(target)
+
+
+def _copy_tree(source: Path, target: Path, *, symlinks: bool = False) -> None:
+    """Whole or not at all, in place of what is there; symlinks: as they are, else what they lead to."""
+    part = target.with_name(f"{UNFINISHED}{target.name}")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        shutil.copytree(source, part, symlinks=symlinks, ignore=shutil.ignore_patterns(f"{UNFINISHED}*"))
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
 def _print(folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -196,12 +200,8 @@ def bring_back(folder: Path, study: Path) -> None:
     place = folder / study.name
     if not os.path.isfile(place / FILE):
         raise UserError(f"--resume: '{study}' is not there, nor a copy in '{folder}': name the folder of a study")
-    part = study.with_name(f"{UNFINISHED}{study.name}")
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        shutil.copytree(place, part, symlinks=True, ignore=shutil.ignore_patterns(f"{UNFINISHED}*"))  # refused later
-        part.rename(study)
+        _copy_tree(place, study, symlinks=True)  # links are refused later
     except (OSError, shutil.Error) as error:
-        shutil.rmtree(part, ignore_errors=True)
         why = error.strerror if isinstance(error, OSError) and error.strerror else "some files cannot be read"
         raise UserError(f"--mirror: '{place}' cannot be copied to '{study}' ({why}): make room, or copy it") from None
