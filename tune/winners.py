@@ -153,12 +153,11 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
     steps = journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges WHERE what = 'steps'")[0]["seconds"]
     share, in_steps = spent / cap, steps / spent if spent else 0.0
     of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({100 * share:.1f} %)"
-    rows = journal.rows("SELECT value FROM study WHERE key = ?", ENERGY)
-    energy = json.loads(rows[0]["value"]) if rows else None
-    beside = f"{money_text(spent, price)}{energy_text(energy)}"
+    facts: Any = journal.facts()
+    beside = f"{money_text(spent, price)}{energy_text(facts.get(ENERGY))}"
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps{beside}"
     last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
-    left, by_itself = duration_text(round(cap - spent, 1)), named(journal.facts().get("ended")).get("reason") == CAP
+    left, by_itself = duration_text(round(cap - spent, 1)), named(facts.get("ended")).get("reason") == CAP
     for row in journal.rows(last) if cap - spent > TOLD_FROM * cap else ():
         if any(each in row["reason"] for each in (PAST_BEST, TOO_LITTLE, NO_LONGER)):
             yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"

@@ -13,6 +13,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tune.errors import UserError
 from tune.reports import EPOCHS_AS_NEW, LARGEST_LOG, NEW_DROPOUT, WATCH_SHARE, Lowest
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
@@ -292,14 +294,9 @@ def from_journal(path: Path) -> list[Table]:
 
 def evenly(points: Sequence[Point], every: float) -> tuple[float, ...]:
     """Losses at `every`, twice `every`, ... up to the last of (seconds, loss): on lines over the log of the seconds."""
-    losses, place = [], 0
-    for count in range(1, round(points[-1][0] / every) + 1):
-        while place < len(points) - 1 and points[place][0] < count * every:
-            place += 1
-        (before, high), (after, low) = points[max(place - 1, 0)], points[place]
-        share = math.log(count * every / before) / math.log(after / before) if after > before else 1.0
-        losses.append(high + (low - high) * min(1.0, share))
-    return tuple(losses)
+    seconds, losses = np.array(points).T
+    times = every * np.arange(1, round(seconds[-1] / every) + 1)
+    return tuple(np.interp(np.log(times), np.log(seconds), losses).tolist())
 
 
 KEYS = ("config", "parameters", "seconds_per_report", "valid_loss")
