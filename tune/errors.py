@@ -117,12 +117,6 @@ def told_in_one_line(to_go_on: str) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         if not refused(error):
             raise
-        raise UserError(sentence(error, to_go_on)) from error
-
-
-def sentence(error: BaseException, to_go_on: str) -> str:
-    """What is wrong with the disk, and what becomes of the study: one line."""
-    told = [error.filename, error.strerror] if isinstance(error, OSError) else ["journal.db", error]
-    what = ": ".join(str(each) for each in told if each is not None)
-    one_line = " ".join(what.split())
-    return f"--out: {one_line}: what was told is kept; mend that, then go on with {to_go_on}"
+        told = [error.filename, error.strerror] if isinstance(error, OSError) else ["journal.db", error]
+        what = " ".join(": ".join(str(each) for each in told if each is not None).split())
+        raise UserError(f"--out: {what}: what was told is kept; mend that, then go on with {to_go_on}") from error

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,6 @@ def read_environment() -> None:
     ray._raylet.Config.initialize("")
 
 
-class Apart(subprocess.Popen[bytes]):
-    """A process in a group of its own."""
-
-    def __init__(self, *words: Any, **how: Any) -> None:
-        super().__init__(*words, process_group=0, **how)
-
-
 @contextmanager
 def replaced(owner: Any, others: Mapping[str, Any]) -> Iterator[None]:
     """Inside, these attributes of a module or class are others."""
@@ -111,7 +105,7 @@ def sigterm_left_alone() -> Iterator[None]:
     Its own processes are in another group: `timeout` tells all of ours, and without them no search ends in order."""
     handler = replaced(ray._private.utils, {"set_sigterm_handler": lambda handler: None})
     try:
-        with handler, replaced(ray._private.services, {"ConsolePopen": Apart}):
+        with handler, replaced(ray._private.services, {"ConsolePopen": partial(subprocess.Popen, process_group=0)}):
             yield
     finally:
         if threading.current_thread() is threading.main_thread():

@@ -119,27 +119,13 @@ def _not_negative(columns: Array, weights: Array, likely: Array, trust: Array) -
     return best
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What the observations of one trial come to: how far they are off a law in logs of the loss, by x, the log of
-    tokens in units of the law. Sums of 1, x, x^2, off, x off and off^2."""
-
-    count: float = 0.0
-    x: float = 0.0
-    xx: float = 0.0
-    off: float = 0.0
-    x_off: float = 0.0
-    off_off: float = 0.0
-
-    @classmethod
-    def of(cls, law: ScalingLaw, observations: Sequence[Observation]) -> Self:
-        """Those of one trial."""
-        xs = [math.log(each.tokens / law.token_unit) for each in observations]
-        offs = [math.log(each.loss / law.loss(each.size, each.tokens)) for each in observations]
-        return cls(
-            count=len(xs), x=sum(xs), xx=sum(x * x for x in xs), off=sum(offs),
-            x_off=sum(x * off for x, off in zip(xs, offs, strict=True)), off_off=sum(off * off for off in offs),
-        )  # fmt: skip
+def _sums(law: ScalingLaw, observations: Sequence[Observation]) -> tuple[float, ...]:
+    """Of the observations of one trial the sums of 1, x, x^2, off, x off and off^2; off: how far they are off a law in
+    logs of the loss; x: the log of tokens in units of the law."""
+    xs = [math.log(each.tokens / law.token_unit) for each in observations]
+    offs = [math.log(each.loss / law.loss(each.size, each.tokens)) for each in observations]
+    x_offs = (x * off for x, off in zip(xs, offs, strict=True))
+    return len(xs), sum(xs), sum(x * x for x in xs), sum(offs), sum(x_offs), sum(off * off for off in offs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +148,7 @@ class Forecaster:
     def fit(cls, trials: Sequence[Sequence[Observation]]) -> Self:
         """To the observations of each trial; the deviations are the likeliest."""
         law = ScalingLaw.fit([each for trial in trials for each in trial])
-        seen = [Seen.of(law, trial) for trial in trials]
-        n, x, xx, off, x_off, off_off = (
-            np.array([getattr(each, name) for each in seen]) for name in ("count", "x", "xx", "off", "x_off", "off_off")
-        )
+        n, x, xx, off, x_off, off_off = np.array([_sums(law, trial) for trial in trials]).T
         grid = [each.ravel()[:, None] for each in np.meshgrid(LEVELS, SLOPES, ERRORS, indexing="ij")]
         level, slope, error = grid
         a, d = n + (error / level) ** 2, xx + (error / slope) ** 2
@@ -205,12 +188,12 @@ class Forecaster:
 
     def _uncorrected(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
         """The same, uncorrected."""
-        seen, end = Seen.of(self.law, observations), math.log(tokens / self.law.token_unit)
-        a, d = seen.count + (self.error / self.level) ** 2, seen.xx + (self.error / self.slope) ** 2
-        determinant = a * d - seen.x**2
-        level = (d * seen.off - seen.x * seen.x_off) / determinant
-        slope = (a * seen.x_off - seen.x * seen.off) / determinant
-        doubt = self.error * math.sqrt(1 + (d - 2 * end * seen.x + a * end**2) / determinant)
+        (n, x, xx, off, x_off, _), end = _sums(self.law, observations), math.log(tokens / self.law.token_unit)
+        a, d = n + (self.error / self.level) ** 2, xx + (self.error / self.slope) ** 2
+        determinant = a * d - x**2
+        level = (d * off - x * x_off) / determinant
+        slope = (a * x_off - x * off) / determinant
+        doubt = self.error * math.sqrt(1 + (d - 2 * end * x + a * end**2) / determinant)
         return self.law.loss(size, tokens) * math.exp(level + slope * end), doubt
 
     def interval(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
