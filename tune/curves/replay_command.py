@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -110,28 +110,17 @@ def code() -> str:
 
 def found(outcomes: Sequence[Outcome]) -> Row:
     """What the searches of a cell come to; regrets are 0.05 where the perplexity is 5 % above the best."""
-    regrets = [outcome.regret for outcome in outcomes]
-    volumes = [outcome.hypervolume for outcome in outcomes]
+    values = {each.name: [getattr(outcome, each.name) for outcome in outcomes] for each in fields(Outcome)}
+    means, regrets = {name: statistics.fmean(each) for name, each in values.items()}, sorted(values["regret"])
 
-    def error(values: Sequence[float]) -> float:
-        return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-    def mean(value: Callable[[Outcome], float]) -> float:
-        return statistics.fmean(value(outcome) for outcome in outcomes)
+    def error(name: str) -> float:
+        return statistics.stdev(values[name]) / math.sqrt(len(outcomes)) if len(outcomes) > 1 else 0.0
 
     return {
-        "mean_regret": statistics.fmean(regrets),
-        "standard_error": error(regrets),
-        "p90_regret": sorted(regrets)[max(0, math.ceil(0.9 * len(regrets)) - 1)],
-        "unspent": mean(lambda outcome: outcome.unspent),
-        "after_divergence": mean(lambda outcome: outcome.after_divergence),
-        "unfit": mean(lambda outcome: outcome.unfit),
-        "trials": mean(lambda outcome: outcome.trials),
-        "hypervolume": statistics.fmean(volumes),
-        "hypervolume_error": error(volumes),
-        "wall_seconds": mean(lambda outcome: outcome.wall),
-        "bound": mean(lambda outcome: outcome.bound),
-    }
+        "mean_regret": means.pop("regret"), "standard_error": error("regret"),
+        "p90_regret": regrets[max(0, math.ceil(0.9 * len(regrets)) - 1)],
+        "wall_seconds": means.pop("wall"), "hypervolume_error": error("hypervolume"), **means,
+    }  # fmt: skip
 
 
 OURS, BOUND = "ration", "oracle"

@@ -59,7 +59,8 @@ class Confirming(SuccessiveHalving):
                 return self._anew(move.trial, left) or super().decide(left)
             if isinstance(move, HandBack) and not left.running:  # the leader needs what is kept for these
                 return self._lead(left)
-            if isinstance(move, HandBack) and self._takes_too_long(due, left):
+            others = left.slots + left.running - 1  # without this slot they and the last segment would not end in time
+            if isinstance(move, HandBack) and due * each / others + self.ladder.kept > left.wall:
                 return Wait("the last two are trained anew soon")
             return move
         leader = self._begun[0]
@@ -85,11 +86,6 @@ class Confirming(SuccessiveHalving):
             return None
         of, beside = (leader, other) if number % 2 == 0 else (other, leader)
         return Confirm(of, beside, self._times[of] + 1, each, f"{of} anew with another seed, beside {beside}")
-
-    def _takes_too_long(self, due: int, left: Left) -> bool:
-        """Whether, without this slot, they and the last segment would not end in time."""
-        others = left.slots + left.running - 1
-        return due * self.ladder.confirm / others + self.ladder.kept > left.wall
 
     def state(self) -> dict[str, object]:
         return super().state() | {"confirmed": [self._begun, dict(self._times)]}

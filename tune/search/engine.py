@@ -188,7 +188,7 @@ class Engine:
         answer: HandBack | Wait = HandBack("there is no family")
         several = self.families.items() if len(self.families) > 1 else ()
         idle = [name for name, family in several if self._is_idle(family, wall)]
-        for name, family in sorted(self.families.items(), key=lambda each: each[1].used_share):
+        for name, family in sorted(self.families.items(), key=lambda each: each[1].used / max(each[1].seconds, 1e-9)):
             others = (self.families[each] for each in idle if each != name)
             left_over = sum(max(0.0, other.seconds - other.used) for other in others)
             left = family.left(self.accounting, self.slots.free, wall, left_over=left_over, binding=binding)

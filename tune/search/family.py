@@ -190,11 +190,6 @@ class Family:
         """Of a trial, in seconds of training, as long as they take on the mean; inf: none is known to have one."""
         return self.life_steps * (self.mean_step_seconds or self.step_seconds or math.inf)
 
-    @property
-    def used_share(self) -> float:
-        """How much of its part that is."""
-        return self.used / max(self.seconds, 1e-9)
-
     def left(
         self, accounting: Accounting, slots: int, wall: float, *, left_over: float = 0.0, binding: bool = False
     ) -> Left:

@@ -67,7 +67,9 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
             lost = (end - last) * share
             journal.insert("charges", {"at": end, "slot": unseen, "what": "lost", "seconds": lost})
         for lease in leases:
-            ended = ends[lease["slot"]] = trial_end(journal, lease, end)
+            lives_on = 0.0 if lease["purpose"] == DECODING else LIVES_ON_SECONDS  # the driver's own work ends with it
+            ended = max(end, min(last_sign(journal, lease, end + lives_on), float(lease["until"])))
+            ends[lease["slot"]] = ended
             known = charged_to(journal, "lease", lease["lease"])
             charged = max(known, (ended - lease["opened"]) * lease["share"])
             whose = lease["trial"] if lease["trains"] else None
@@ -124,15 +126,6 @@ def share_of(journal: Journal) -> float:
     """The device-seconds in a second of a slot of the last run's."""
     share = named(journal.facts().get("devices")).get("share")
     return float(share) if isinstance(share, int | float) and 0 < share < math.inf else 1.0
-
-
-def trial_end(journal: Journal, lease: sqlite3.Row, end: float) -> float:
-    """Until when a lease was used: the last sign of life of its trial, where that is after its driver's `end`.
-
-    What the driver itself decodes ends with it.
-    """
-    lives_on = 0.0 if lease["purpose"] == DECODING else LIVES_ON_SECONDS
-    return max(end, min(last_sign(journal, lease, end + lives_on), float(lease["until"])))
 
 
 def last_sign(journal: Journal, lease: sqlite3.Row, unknown: float) -> float:

@@ -22,8 +22,9 @@ of it."""
 LEADERS = 2
 """Have a slot each before others explore on, where a deadline leaves money idle."""
 CLIMB = 1 / 8
-"""Of a last segment, what the next rung of who leads may take; on four tables .08 to .3 come to the same (docs/log.md,
-day 26)."""
+"""Of a last segment, what the next rung of who leads may take before it is asked again who does: little is known of one
+that was seen on few tokens, and what it trains on its way is not lost. On four tables .08 to .3 come to the same
+(docs/log.md, day 26)."""
 ENOUGH = 1.01
 """A last segment that adds less than that to a training is none."""
 NO_LONGER = "would train no longer than it has"
@@ -277,8 +278,8 @@ class SuccessiveHalving(Policy):
         last = self._last(trial, seconds, least, by_deadline=left.binding and left.wall < left.seconds)
         if isinstance(last, HandBack):
             return last
-        rung = self.trials[trial].rung + 1
-        if rung <= self.ladder.top and self._price(trial, rung) <= max(room, self._climb(seconds)):
+        rung, climb = self.trials[trial].rung + 1, CLIMB * seconds if math.isinf(self.ladder.life) else 0.0
+        if rung <= self.ladder.top and self._price(trial, rung) <= max(room, climb):
             return Promote(trial, rung, "leads those that wait, and its rung's share is used")
         if self._finisher is None:
             return last
@@ -292,11 +293,6 @@ class SuccessiveHalving(Policy):
         leads = self.standings.expected(leader)
         other = self.standings.after(trial, seconds - self.ladder.overhead)
         return other is None or expected_gain(leads, other) >= self._rules.least_gain * seconds
-
-    def _climb(self, seconds: float) -> float:
-        """What its next rung may take of a last segment of so many seconds, before it is asked again who leads: little
-        is known of one that was seen on few tokens, and what it trains on its way is not lost."""
-        return CLIMB * seconds if math.isinf(self.ladder.life) else 0.0
 
     def _share(self, left: Left) -> Finish | None:
         """A last segment, of those that points of the front share; None where the loss counts, trials have ends of

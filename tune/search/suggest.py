@@ -93,7 +93,8 @@ class Suggester:
         """A config that was not tried yet; there must be one."""
         assert self.more, "every config was tried"
         asked = next((config for config in self._asked if _key(config) not in self._keys), None)
-        config = asked or (self._uniform() if self._search == "random" else self._promising())
+        uniform = self._search == "random"
+        config = asked or (self._drawn(self._space.uniform, self._rng()) if uniform else self._promising())
         self.tried(trial, config)
         return config
 
@@ -125,14 +126,9 @@ class Suggester:
         self._outlook.tell(trial, self._given[trial], progress)
         self._results.setdefault(rung, {})[trial] = loss
 
-    def _uniform(self) -> Config:
-        """Any that was not given yet, all equally likely."""
-        rng = self._rng()
-        return self._new(self._space.uniform(rng) for _ in range(DRAWS))
-
-    def _new(self, draws: Iterable[Config]) -> Config:
-        """The first that was not given yet; where there is none, of all."""
-        every = itertools.chain(draws, self._space.configs())
+    def _drawn(self, draw: Callable[[random.Random], Config], rng: random.Random) -> Config:
+        """The first draw that was not given yet; where there is none, of all."""
+        every = itertools.chain((draw(rng) for _ in range(DRAWS)), self._space.configs())
         return next(config for config in every if _key(config) not in self._keys)
 
     def _promising(self) -> Config:
@@ -145,7 +141,7 @@ class Suggester:
         most = 1 if isinstance(self._space, OwnSpace) else FAVOURED  # of a loop nothing is known but its results
         if favoured := self._favoured(draws, most):
             return favoured[most_promising(favoured, self._prior, self._outlook)]
-        return self._new(self._space.sample(rng) for _ in range(DRAWS))
+        return self._drawn(self._space.sample, rng)
 
     def _favoured(self, draws: Iterable[Config], most: int) -> list[Config]:
         """The first so many that are valid and were not tried: one of each new training; without any, of all."""
