@@ -84,35 +84,24 @@ class SearchFlags(Flags):
     families: Mapping[str, float] = flag_field(  # shares of the cap that add up to 1
         "what to search and each share of the cap in per cent; what one leaves over goes to the other "
         "(default: half each)",
-        default_factory=lambda: {name: 1 / len(FAMILIES) for name in FAMILIES},
-        form="NAME[=SHARE],...",
-        parse=parse_families,
-        show=families_text,
-    )
+        default_factory=lambda: {name: 1 / len(FAMILIES) for name in FAMILIES}, form="NAME[=SHARE],...",
+        parse=parse_families, show=families_text,
+    )  # fmt: skip
     load: Path | None = flag_field(
         "a Python file of yours that registers families; it is executed, and with --resume only where it is typed "
         "again",
-        default=None,
-        **FILE,
-        on_resume=True,
-    )
+        default=None, **FILE, on_resume=True,
+    )  # fmt: skip
     train: str | Path | Callable[[dict[str, Any]], object] | None = flag_field(
         "a training loop of yours in the place of the families: a script, or a function of a configuration; it "
         "runs in its folder, and with --resume only where it is typed again",
-        default=None,
-        form="FILE[:FUNCTION]",
-        parse=parse_train,
-        show=train_text,
-        on_resume=True,
-    )
+        default=None, form="FILE[:FUNCTION]", parse=parse_train, show=train_text, on_resume=True,
+    )  # fmt: skip
     space: Mapping[str, Dimension] = flag_field(
         "what varies, a TOML file of lines such as width = [64, 128] and rate = { low = 1e-4, high = 1e-2, "
         "log = true }: of --train all of it, of a family as --range",
-        default_factory=dict,
-        form="FILE",
-        parse=parse_space,
-        show=space_text,
-    )
+        default_factory=dict, form="FILE", parse=parse_space, show=space_text,
+    )  # fmt: skip
     range: Mapping[str, Dimension] = flag_field(
         "what a dimension may be, in the place of the values that it has, such as d_model=64..256 or layers=2,4,6; "
         "once for each",
@@ -131,33 +120,22 @@ class SearchFlags(Flags):
     maximize: str | None = flag_field("the same where more is better; one of the two", default=None, form="NAME")
     life: int | None = flag_field(
         "of --train: the steps after which a trial is complete (default: it goes on for as long as it is given)",
-        default=None,
-        form="STEPS",
-        parse=parse_life,
-    )
+        default=None, form="STEPS", parse=parse_life,
+    )  # fmt: skip
     fix: Mapping[str, Value] = flag_field(
         "dimensions of the space not to vary, such as precision=bf16,heads=4",
-        default_factory=dict,
-        form="NAME=VALUE,...",
-        parse=parse_fix,
-        show=fix_text,
-    )
+        default_factory=dict, form="NAME=VALUE,...", parse=parse_fix, show=fix_text,
+    )  # fmt: skip
     vary: tuple[str, ...] = flag_field(
         f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)} "
         "(context: of nanogpt, whose trials are then judged on the same tokens, each with its own context)",
-        default=(),
-        form="NAME,...",
-        parse=parse_vary,
-        show=",".join,
-    )
+        default=(), form="NAME,...", parse=parse_vary, show=",".join,
+    )  # fmt: skip
     set: Mapping[str, float | str] = flag_field(
         "what of the recipe is not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
         f"there are {', '.join(SETTABLE)}; --plan tells them, and why",
-        default_factory=dict,
-        form="NAME=VALUE,...",
-        parse=parse_set,
-        show=set_text,
-    )
+        default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
+    )  # fmt: skip
     devices: int | None = flag_field(
         "GPUs to use, or CPU cores where torch sees no GPU; with --resume it may be another number (default: all "
         "there are)",
@@ -166,25 +144,19 @@ class SearchFlags(Flags):
     trials_per_gpu: int | str = flag_field(
         "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores "
         "hold where CUDA's MPS runs, else one",
-        default=1,
-        form="N|auto",
-        parse=parse_sharing,
-    )
+        default=1, form="N|auto", parse=parse_sharing,
+    )  # fmt: skip
     cores_per_trial: int = flag_field(
         "CPU cores of each trial where torch sees no GPU, all of them charged", default=1, **NUMBER_OF
     )
     address: str | None = flag_field(
         "the Ray cluster to run on, as `ray start --head` printed it (default: a Ray of its own on this machine)",
-        default=None,
-        form="HOST:PORT",
-        stored=False,
-        on_resume=True,
-    )
+        default=None, form="HOST:PORT", stored=False, on_resume=True,
+    )  # fmt: skip
     oversubscribe: bool = flag_field(
         "let more devices, or trials on a GPU, be asked for than there are devices, or CPU cores",
-        default=False,
-        on_resume=True,
-    )
+        default=False, on_resume=True,
+    )  # fmt: skip
     deadline: float | None = flag_field(
         "wall clock to end within, from the start of the study, beside the cap", default=None, **TIME, on_resume=True
     )
@@ -196,19 +168,14 @@ class SearchFlags(Flags):
     stop_below_gain: float | None = flag_field(  # nats a device-hour
         "hand devices back where an hour more is expected to make the best loss better by less than so many nats, "
         "by a law of all trials, such as 0.002/h (default: the cap is spent)",
-        default=None,
-        form="NATS/h",
-        parse=parse_gain,
-        show=gain_text,
-        on_resume=True,
-    )
+        default=None, form="NATS/h", parse=parse_gain, show=gain_text, on_resume=True,
+    )  # fmt: skip
     seed: int = flag_field("for every random choice", default=0, **NUMBER_OF)
     confirm: int = flag_field(
         "train the last two of each family anew with so many other seeds each, 2 or more, on at most a third of the "
         "cap, so that the ranking says whether they are told apart",
-        default=0,
-        **NUMBER_OF,
-    )
+        default=0, **NUMBER_OF,
+    )  # fmt: skip
     out: Path | None = flag_field("the study's folder, made new (default: runs/<time>)", default=None, **FOLDER)
     rungs: str = flag_field(
         "compare trials at equal device-seconds or at equal tokens", default="seconds", choices=("seconds", "tokens")
@@ -216,53 +183,42 @@ class SearchFlags(Flags):
     search: str = flag_field(
         "how configurations are suggested: by what is promising before anything is known (prior), by that and then "
         "by results (tpe), or each equally likely (random)",
-        default="tpe",
-        choices=("tpe", "prior", "random"),
-    )
+        default="tpe", choices=("tpe", "prior", "random"),
+    )  # fmt: skip
     objective: str = flag_field(
         "what a trial is worth: its loss, or what it adds to the front of size against loss (front), of which "
         "several points are then trained to an end; the winner is the lowest loss in any case",
-        default="loss",
-        choices=("loss", "front"),
-    )
+        default="loss", choices=("loss", "front"),
+    )  # fmt: skip
     learn_from: tuple[Path, ...] = flag_field(
         "earlier searches: what is the same here of their speeds, prices, memory, losses and winners counts from "
         "the beginning",
-        default=(),
-        form="FOLDER,...",
-        parse=parse_paths,
-        show=paths_text,
-    )
+        default=(), form="FOLDER,...", parse=parse_paths, show=paths_text,
+    )  # fmt: skip
     memory_limit: int | None = flag_field(  # bytes
         f"memory a trial may take beside what its process holds without it: {MEMORY_FORMS}; what will not fit is "
         "not launched (default: none on a CPU, all there is on a GPU)",
-        default=None,
-        form="SIZE",
-        parse=parse_bytes,
-        show=bytes_text,
-    )
+        default=None, form="SIZE", parse=parse_bytes, show=bytes_text,
+    )  # fmt: skip
     report_every: float = flag_field(
         "training between two reports of a trial; a loop of --train reports itself", default=5.0, **TIME
     )
     translation_corpus: Path | str | None = flag_field(
         "pairs: a file of lines source<TAB>target, a dataset of the Hugging Face hub, or builtin: a small grammar, "
         f"good for a smoke test (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)",
-        default=None,
-        **CORPUS,
-    )
+        default=None, **CORPUS,
+    )  # fmt: skip
     text_corpus: Path | str | None = flag_field(
         "text for nanogpt: a file, a dataset of the Hugging Face hub, or builtin: Python's standard library, good "
         f"for a smoke test (default: {HUB_TEXT} for a family's first {SMALL_TEXT_SERVES}, {HUB_LARGE_TEXT} for a "
         "family with more, or builtin where the hub cannot be reached)",
-        default=None,
-        **CORPUS,
-    )
+        default=None, **CORPUS,
+    )  # fmt: skip
     own_corpus: Path | str | None = flag_field(
         "what a family of yours reads that learns from neither pairs nor text, such as images: a file, a dataset "
         "of the Hugging Face hub, or what it makes up itself (default: builtin)",
-        default=None,
-        **CORPUS,
-    )
+        default=None, **CORPUS,
+    )  # fmt: skip
     mirror: Path | None = flag_field(
         "a folder on a disk that lives longer than this machine: it has a copy of the study, a minute old at most, "
         "which --resume takes where the study's own folder is gone",
@@ -276,10 +232,8 @@ class SearchFlags(Flags):
     plan: bool = flag_field(
         "print what the search would do and cost, with --resume what is left and what other caps would buy, and "
         "end: nothing is spent, no study written",
-        default=False,
-        stored=False,
-        on_resume=True,
-    )
+        default=False, stored=False, on_resume=True,
+    )  # fmt: skip
     config: Path | None = flag_field(
         "settings from a YAML file, by the names of the flags, or from a study's study.json; a flag that is typed "
         "counts more",

@@ -101,10 +101,8 @@ class ReplaySettings(Formed):
     )  # fmt: skip
     tables: tuple[Path, ...] = flag_field(
         "recorded curves (.jsonl), a study's journal.db, or a published table's name",
-        form="TABLE",
-        places="+",
-        parse=Path,
-    )
+        form="TABLE", places="+", parse=Path,
+    )  # fmt: skip
     budget: tuple[Amount, ...] = flag_field(
         "caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=_many(_budget)
     )
@@ -113,10 +111,8 @@ class ReplaySettings(Formed):
     )
     deadline: Amount | None = flag_field(
         "wall clock: a time, or a multiple of cap / workers (default: none)",
-        default=None,
-        form="3h|2x",
-        parse=_deadline,
-    )
+        default=None, form="3h|2x", parse=_deadline,
+    )  # fmt: skip
     patient: bool = flag_field(
         "let ours use few slots for long (default: it ends in about twice cap / workers, or cap / workers and one "
         "trial's whole life, as a search does)",
@@ -135,16 +131,12 @@ class ReplaySettings(Formed):
     suggest: str = flag_field(
         "how configurations are chosen, for all schedulers alike; order: a seeded one; prior: as a search does, "
         "whose centre is off by as much as it says of itself",
-        default="order",
-        choices=SUGGESTIONS,
-    )
+        default="order", choices=SUGGESTIONS,
+    )  # fmt: skip
     memory_limit: float = flag_field(
         "configurations that need more run out of memory",
-        default=math.inf,
-        form="8GB",
-        parse=parse_bytes,
-        show=lambda _: "none",
-    )
+        default=math.inf, form="8GB", parse=parse_bytes, show=lambda _: "none",
+    )  # fmt: skip
     diverge: float = flag_field(
         "this share of the configurations turns NaN at a random report",
         default=0.0, form="0.25", parse=_diverge, show=lambda _: "0",
