@@ -28,9 +28,9 @@ class Curve:
     """One configuration trained to its end: losses in nats, one a report (NaN: not finite), and what a report cost.
 
     decayed: in own mode, losses of trainings of so many reports in all that end with a decay (NaN: not measured);
-    averaged: losses of the average of the weights, one a report, where they were measured; warm_up_steps: of the rate;
-    family: of built-in models, "" where it is another; tokens_per_step, text_tokens: trained on in a step, and of the
-    training split (0: not known).
+    averaged: losses of the average of the weights, one a report, where they were measured; report_every: steps between
+    two reports; warm_up_steps: of the rate; family: of built-in models, "" where it is another; tokens_per_step,
+    text_tokens: trained on in a step, and of the training split (0: not known).
     As a course of the simulator it is told in steps; nothing is known of it beyond its last report.
     """
 
@@ -38,7 +38,7 @@ class Curve:
     parameters: int
     seconds_per_report: float
     losses: tuple[float, ...]
-    steps_per_report: float = 1.0
+    report_every: float = 1.0
     memory_bytes: float = 0.0
     decayed: tuple[float, ...] = ()
     averaged: tuple[float, ...] = ()
@@ -50,23 +50,18 @@ class Curve:
     @cached_property
     def step_seconds(self) -> float:
         """Device-seconds of a step."""
-        return self.seconds_per_report / self.steps_per_report
-
-    @property
-    def report_every(self) -> float:
-        """Steps between two reports."""
-        return self.steps_per_report
+        return self.seconds_per_report / self.report_every
 
     @cached_property
     def most(self) -> float:
         """Steps to its end."""
-        return round(len(self.losses) * self.steps_per_report)
+        return round(len(self.losses) * self.report_every)
 
     @cached_property
     def diverges(self) -> float:
         """Steps at its first report that is not finite; inf: it has none."""
         whole = self.sound == len(self.losses)
-        return math.inf if whole else math.ceil((self.sound + 1) * self.steps_per_report)
+        return math.inf if whole else math.ceil((self.sound + 1) * self.report_every)
 
     @property
     def again(self) -> float:
@@ -83,7 +78,7 @@ class Curve:
         lowest, best, look = Lowest(), math.inf, self.again
         settled = NEW_DROPOUT * self.again if self.config.get("dropout") else 0.0
         for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
-            steps = place * self.steps_per_report
+            steps = place * self.report_every
             kept = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
             if steps < look:
                 continue
@@ -98,12 +93,12 @@ class Curve:
 
     def loss(self, steps: float) -> float:
         """At a constant rate, or as its own schedule has it: between two reports a line over log steps."""
-        return _between(self.losses, steps / self.steps_per_report)
+        return _between(self.losses, steps / self.report_every)
 
     def final(self, steps: float) -> float:
         """Of a training of so many steps that ends with a decay: between two that were measured a line, log over log;
         of one shorter than any that was measured, as if it had none."""
-        reports = steps / self.steps_per_report
+        reports = steps / self.report_every
         measured = any(math.isfinite(loss) for loss in self.decayed[: int(reports + 1e-9)])
         return math.exp(_between(self._log_decayed, reports)) if measured else self.loss(steps)
 
@@ -113,7 +108,7 @@ class Curve:
 
     def lowest(self, steps: float) -> float:
         """Of all reports that a training of so many steps passes; inf where it passes none."""
-        passed = int(steps / self.steps_per_report + 1e-9)
+        passed = int(steps / self.report_every + 1e-9)
         return self.best[min(passed, len(self.best)) - 1] if passed else math.inf
 
     @property
@@ -276,7 +271,7 @@ def from_journal(path: Path) -> list[Table]:
             every = max(points[trial][0][0], points[trial][-1][0] / MOST_REPORTS)
             curve = Curve(
                 config=json.loads(config), parameters=parameters or 0, seconds_per_report=every,
-                losses=evenly(points[trial], every) + (math.nan,) * diverged, steps_per_report=MILLISECONDS * every,
+                losses=evenly(points[trial], every) + (math.nan,) * diverged, report_every=MILLISECONDS * every,
                 memory_bytes=memory[trial],
             )  # fmt: skip
             families.setdefault(family, []).append(curve)
@@ -358,12 +353,9 @@ def _curve(line: str, where: str) -> Curve:
             tuple(math.nan if loss is None else float(loss) for loss in row.get(name, ()))
             for name in ("valid_loss", "averaged_loss", "decayed_loss")
         )
-        seconds, parameters, steps = (
-            float(row["seconds_per_report"]),
-            int(row["parameters"]),
-            float(row.get("steps_per_report", 1.0)),
-        )
+        seconds, steps = float(row["seconds_per_report"]), float(row.get("steps_per_report", 1.0))
         memory, warm_up = float(row.get("memory_mb") or 0.0) * 1e6, int(row.get("warm_up_steps") or 0)
+        parameters = int(row["parameters"])
         tokens, text_tokens = (float(row.get(name) or 0.0) for name in ("tokens_per_report", "text_tokens"))
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where} holds something that is not a number ({error})") from error
@@ -376,7 +368,7 @@ def _curve(line: str, where: str) -> Curve:
         parameters=parameters,
         seconds_per_report=seconds,
         losses=_filled(losses) if decayed else losses,
-        steps_per_report=steps,
+        report_every=steps,
         memory_bytes=memory,
         decayed=decayed,
         averaged=_filled(averaged),

@@ -20,7 +20,7 @@ def curve(number: int, *, reports: int = 8, seed: int = 0, memory: float = 0.0) 
     losses = tuple(low + height * (report + 1) ** -power for report in range(reports))
     return Curve(
         config={"width": number % 5, "depth": number // 5}, parameters=1000 * (number + 1), losses=losses,
-        seconds_per_report=rng.uniform(20, 200), steps_per_report=100.0, memory_bytes=memory,
+        seconds_per_report=rng.uniform(20, 200), report_every=100.0, memory_bytes=memory,
     )  # fmt: skip
 
 

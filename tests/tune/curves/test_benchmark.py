@@ -50,7 +50,7 @@ def by_size(configs: int) -> Table:
     for number in range(configs):
         size = 1.5**number
         losses = tuple(law.loss(size, 100 / size * (report + 1)) for report in range(2000))
-        known: dict[str, float] = {"seconds_per_report": 1.0, "steps_per_report": 100 / size}
+        known: dict[str, float] = {"seconds_per_report": 1.0, "report_every": 100 / size}
         curves.append(
             Curve(config={"number": number}, parameters=round(1000 * size), losses=losses, decayed=losses, **known)
         )
@@ -142,7 +142,7 @@ def own_mode(configs: int, reports: int = 60) -> Table:
         low, power = rng.uniform(1.5, 2.5), rng.uniform(0.3, 0.6)
         losses = tuple(low + 3 * (report + 1) ** -power for report in range(reports))
         decayed = tuple(1 + (loss - 1) / 2 if report % 10 == 9 else math.nan for report, loss in enumerate(losses))
-        steps: dict[str, float] = {"seconds_per_report": 20.0, "steps_per_report": 100.0}
+        steps: dict[str, float] = {"seconds_per_report": 20.0, "report_every": 100.0}
         config = {"number": number}
         curves.append(Curve(config=config, parameters=1000 + number, losses=losses, decayed=decayed, **steps))
     return Table(name="own", curves=tuple(curves))

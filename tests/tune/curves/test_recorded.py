@@ -120,7 +120,7 @@ def test_a_row_of_a_file_is_a_curve_that_ends_where_its_reports_do_or_are_not_fi
 
 
 def test_a_loss_between_two_reports_lies_between_theirs_and_none_is_passed_before_its_report() -> None:
-    curve = Curve(config={}, parameters=1, seconds_per_report=1.0, steps_per_report=10.0, losses=(4.0, 2.0, 3.0, 1.0))
+    curve = Curve(config={}, parameters=1, seconds_per_report=1.0, report_every=10.0, losses=(4.0, 2.0, 3.0, 1.0))
     assert (
         [curve.loss(10 * report) for report in (1, 2, 3, 4)]
         == list(curve.losses)
