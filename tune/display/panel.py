@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
@@ -283,19 +283,13 @@ def displayed(
 
 
 class Terminal:
-    """The panel is below the lines, and goes away at the end."""
+    """The panel is below the lines, and goes away at the end; live: while it is there."""
 
     def __init__(self, voice: Voice, console: Console) -> None:
         self._screen, self._console = voice.screen, console
-        self._live = Live(
+        self.live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-
-    def __enter__(self) -> None:
-        self._live.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
 
     def draw(self, panel: Panel, lines: Sequence[str]) -> None:
         """Both, as wide as the terminal is now."""
@@ -303,7 +297,7 @@ class Terminal:
             self._console.size = size
         if lines:
             self._console.print("\n".join(lines), soft_wrap=True)
-        self._live.update(panel, refresh=True)
+        self.live.update(panel, refresh=True)
 
 
 def in_notebook() -> bool:
@@ -319,14 +313,9 @@ class Notebook:
     """
 
     def __init__(self) -> None:
+        self.live = nullcontext()
         self._last: Sequence[str] = ()
         self._shown = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def draw(self, panel: Panel, lines: Sequence[str]) -> None:
         """The panel as HTML, of a fixed width."""
@@ -375,7 +364,7 @@ class Display:
 
     def _draw(self) -> None:
         wait = 0.0
-        with closing(connect(self._study)) as journal, self._canvas:
+        with closing(connect(self._study)) as journal, self._canvas.live:
             while not self._over.wait(wait):
                 began = time.monotonic()
                 self._canvas.draw(Panel(self._view(journal), self._study.name), self._lines())
