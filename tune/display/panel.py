@@ -265,7 +265,8 @@ def displayed(
     """Show the study in this folder while this lasts, on a terminal or in a notebook; `clock`: the study's own seconds;
     wall_left: those to its deadline.
 
-    Nothing changes where there is neither, or a terminal that cannot draw.
+    What is said meanwhile is shown with the next drawing. Nothing changes where there is neither, or a terminal that
+    cannot draw.
     """
     console = Console(file=voice.screen, markup=False, emoji=False, highlight=False)
     draws = console.is_terminal and not console.is_dumb_terminal and "utf" in console.encoding
@@ -274,12 +275,38 @@ def displayed(
         yield
         return
 
-    def view(journal: sqlite3.Connection) -> View:
-        families, cap = settings.families, settings.budget
-        return look(journal, families, cap=cap, now=clock(), wall=wall_left(), metric=metric)
+    said, over = SimpleQueue[str](), threading.Event()
 
-    with Display(voice, canvas, study, view):
+    def lines() -> list[str]:
+        return [said.get() for _ in range(said.qsize())]
+
+    def say_plainly() -> None:
+        """On a terminal everything that was said stands there at the end."""
+        voice.show = voice.plain
+        if told := lines():
+            voice.plain("\n".join(told))
+
+    def draw() -> None:
+        wait, families, cap = 0.0, settings.families, settings.budget
+        try:
+            with closing(connect(study)) as journal, canvas.live:
+                while not over.wait(wait):
+                    began = time.monotonic()
+                    view = look(journal, families, cap=cap, now=clock(), wall=wall_left(), metric=metric)
+                    canvas.draw(Panel(view, study.name), lines())
+                    wait = max(REFRESH_SECONDS, (time.monotonic() - began) / PANEL_SHARE)
+        finally:
+            say_plainly()
+
+    voice.show = said.put
+    thread = threading.Thread(target=draw, name="display", daemon=True)
+    thread.start()
+    try:
         yield
+    finally:
+        over.set()
+        thread.join()
+        say_plainly()
 
 
 class Terminal:
@@ -332,47 +359,3 @@ class Notebook:
 
 NOTEBOOK_WIDTH = 110
 CODE = '<pre style="line-height: 1.2; white-space: pre; overflow-x: auto">{code}</pre>'
-Canvas = Terminal | Notebook
-
-
-class Display:
-    """The thread; what the voice says meanwhile is shown with its next drawing. view: of a study, by its journal."""
-
-    def __init__(self, voice: Voice, canvas: Canvas, study: Path, view: Callable[[sqlite3.Connection], View]) -> None:
-        self._voice, self._canvas, self._study, self._view = voice, canvas, study, view
-        self._said: SimpleQueue[str] = SimpleQueue()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="display", daemon=True)
-
-    def __enter__(self) -> None:
-        """From now on lines go with the panel."""
-        self._voice.show = self._said.put
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        """Draw no more; on a terminal everything that was said stands there."""
-        self._over.set()
-        self._thread.join()
-        self._say_plainly()
-
-    def _run(self) -> None:
-        try:
-            self._draw()
-        finally:
-            self._voice.show = self._voice.plain
-            self._say_plainly()
-
-    def _draw(self) -> None:
-        wait = 0.0
-        with closing(connect(self._study)) as journal, self._canvas.live:
-            while not self._over.wait(wait):
-                began = time.monotonic()
-                self._canvas.draw(Panel(self._view(journal), self._study.name), self._lines())
-                wait = max(REFRESH_SECONDS, (time.monotonic() - began) / PANEL_SHARE)
-
-    def _lines(self) -> list[str]:
-        return [self._said.get() for _ in range(self._said.qsize())]
-
-    def _say_plainly(self) -> None:
-        if lines := self._lines():
-            self._voice.plain("\n".join(lines))
