@@ -122,7 +122,7 @@ def test_a_tracker_has_each_trial_with_its_configuration_and_losses(
     monkeypatch.setitem(sys.modules, library, tracker)
     made = runpy.run_path(str(EXAMPLES / f"track_{library}.py"))[callback]
     listeners = list[Listener]()
-    world = World(tmp_path, cap=60, slots=2, suggestions=Sampled, listen=lambda _: listeners)
+    world = World(tmp_path, cap=300, slots=2, suggestions=Sampled, listen=lambda _: listeners)
     for reports in (5, 10_000):  # the second time by a driver that goes on
         listeners[:] = [made() if library == "mlflow" else made("ration")]
         world.run(reports)
