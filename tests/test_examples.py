@@ -20,7 +20,6 @@ from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import study
 from tune.facts import write_facts
-from tune.search.engine import Listener
 from tune.settings import Settings
 from tune.store.journal import connect
 from tune.store.mirror import Mirror
@@ -121,12 +120,11 @@ def test_a_tracker_has_each_trial_with_its_configuration_and_losses(
     tracker = Tracker()
     monkeypatch.setitem(sys.modules, library, tracker)
     made = runpy.run_path(str(EXAMPLES / f"track_{library}.py"))[callback]
-    listeners = list[Listener]()
-    world = World(tmp_path, cap=300, slots=2, suggestions=Sampled, listen=lambda _: listeners)
     for reports in (5, 10_000):  # the second time by a driver that goes on
-        listeners[:] = [made() if library == "mlflow" else made("ration")]
+        listener = made() if library == "mlflow" else made("ration")
+        world = World(tmp_path, cap=300, slots=2, suggestions=Sampled, listen=lambda _, told=listener: [told])
         world.run(reports)
-        listeners[0].closed(world.engine)
+        listener.closed(world.engine)
     assert sorted(tracker.over) == sorted(world.engine.trials) == sorted(tracker.logged)
     for trial, record in world.engine.trials.items():
         assert tracker.configs[trial] == {"family": record.family, **record.config}
