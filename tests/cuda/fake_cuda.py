@@ -61,14 +61,16 @@ def place_in_code() -> str:
     return "?" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
 
 
-def tensors_in(tree: Any) -> list[Tensor]:
+def tensors_in(*trees: Any) -> list[Tensor]:
     """All tensors in nested lists and the like."""
     found = list[Tensor]()
-    for each in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (tuple, list)) else [tree]:
+    for each in trees:
         if isinstance(each, Tensor):
             found.append(each)
-        elif isinstance(each, (tuple, list, dict)):
-            found += tensors_in(each)
+        elif isinstance(each, (tuple, list)):
+            found += tensors_in(*each)
+        elif isinstance(each, dict) and each:
+            found += tensors_in(*each.values())
     return found
 
 
@@ -164,7 +166,7 @@ class Kernels(Mode):
         if made_of_others:
             with self:  # in inference mode torch leaves it to us to take what is made of others apart
                 return func.decompose(*args, **(kwargs or {}))
-        given = tensors_in((args, kwargs))
+        given = tensors_in(*args, kwargs)
         there = [world.on_device(each) for each in given]
         strangers = [each for each, on in zip(given, there, strict=True) if not on and each.ndim]
         if any(there) and strangers and name not in COPYING:
@@ -305,11 +307,11 @@ class Graph(Mode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, (name, _, view, mutable) = kwargs or {}, traits(func)
         if mutable:
-            for each in tensors_in((args, kwargs)):
+            for each in tensors_in(*args, kwargs):
                 whole = each.detach().as_strided((each.untyped_storage().nbytes() // each.itemsize,), (1,), 0)
                 self.before.setdefault(each.untyped_storage()._cdata, (whole, whole.clone()))
         made = func(*args, **kwargs)
-        there = any(map(self.world.on_device, tensors_in((args, kwargs, made))))
+        there = any(map(self.world.on_device, tensors_in(*args, kwargs, made)))
         if there and not view and name not in NO_KERNEL:
             outs = [] if mutable else tensors_in(made)
             self.done.append((func, *tree_map_only(Tensor, Tensor.detach, (args, kwargs, outs))))

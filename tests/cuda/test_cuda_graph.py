@@ -13,7 +13,7 @@ from model.data.batches import Batch
 from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
 from tests.cuda.fake_cuda import CUDA, Seen, fake_cuda
-from tests.cuda.test_cuda_path import BOTH, FAMILIES, config
+from tests.cuda.test_cuda_path import BOTH, config
 
 STEPS = 6
 
@@ -43,10 +43,11 @@ def both_ways(take: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[
     return told
 
 
-@pytest.mark.parametrize(("family", "changes"), [
-    *((each, {}) for each in FAMILIES),
-    ("nanogpt", {"precision": "fp16"}), ("nanogpt", {"optimizer": "adamw"}), ("translation", {"micro_batches": 2}),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("nanogpt", {}), ("nanogpt", {"precision": "fp16", "optimizer": "adamw"}), ("translation", {"micro_batches": 2})],
+    ids=str,
+)
 def test_a_graph_learns_what_is_learned_kernel_by_kernel(
     family: str, changes: dict[str, Any], data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +145,7 @@ def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
         with fake_cuda(), monkeypatch.context() as patch:
             made = make_learner(config(family, dropout=dropout, precision=precision), data[family], CUDA)
             made.rehearse()
-            made.advance([1.0] * 8)  # so that a scaler has found its scale
+            made.advance([1.0] * (8 if precision == "fp16" else 1))  # so that a scaler has found its scale
             if how is not None:
                 patch.setattr(torch, "compile", how)
                 made.compile()
@@ -155,14 +156,13 @@ def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
     assert told[0] == told[1] == told[2] == told[3]
 
 
-@BOTH
 def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
-    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+    data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Autograd has a capture wait for the stream on which it added up before, which no capture may."""
     added, captured = set[object](), set[object]()
     with fake_cuda(), monkeypatch.context() as patch:  # undone before the fake is
-        made = make_learner(config(family), data[family], CUDA)
+        made = make_learner(config("nanogpt"), data["nanogpt"], CUDA)
         for parameter in made.names:
             parameter.register_post_accumulate_grad_hook(lambda _: added.add(torch.cuda.current_stream()))
         patch.setattr(torch.cuda, "graph", lambda graph, stream: captured.add(stream) or no_graph(graph, stream))
@@ -171,13 +171,12 @@ def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
     assert added == captured and len(captured) == 1
 
 
-@BOTH
-def test_many_steps_at_once_are_those_taken_one_by_one(family: str, data: dict[str, Data]) -> None:
-    asked, factors = config(family, precision="fp32", dropout=0.0), [0.5, 1.0, 0.7, 0.2]
+def test_many_steps_at_once_are_those_taken_one_by_one(data: dict[str, Data]) -> None:
+    asked, factors = config("nanogpt", precision="fp32", dropout=0.0), [0.5, 1.0, 0.7, 0.2]
     with fake_cuda():
-        one = Learner(asked, data[family], CUDA)
+        one = Learner(asked, data["nanogpt"], CUDA)
         steps = [one.step(factor) for factor in factors]
-        at_once = make_learner(asked, data[family], CUDA)
+        at_once = make_learner(asked, data["nanogpt"], CUDA)
         at_once.rehearse()
         found = at_once.advance(factors)
         assert found.loss.tolist() == pytest.approx([step.loss.item() for step in steps], rel=1e-2)
@@ -187,10 +186,9 @@ def test_many_steps_at_once_are_those_taken_one_by_one(family: str, data: dict[s
         )
 
 
-@BOTH
-def test_a_replayed_step_is_one_launch_without_copy_or_wait(family: str, data: dict[str, Data]) -> None:
+def test_a_replayed_step_is_one_launch_without_copy_or_wait(data: dict[str, Data]) -> None:
     with fake_cuda() as seen:
-        made = make_learner(config(family, average=0.0), data[family], CUDA)
+        made = make_learner(config("nanogpt", average=0.0), data["nanogpt"], CUDA)
         made.rehearse()
         made.advance([1.0])
         assert_one_launch_a_step(seen, lambda steps: made.advance([1.0] * steps))
@@ -198,25 +196,22 @@ def test_a_replayed_step_is_one_launch_without_copy_or_wait(family: str, data: d
 
 def assert_one_launch_a_step(seen: Seen, advance: Callable[[int], object]) -> None:
     counts = []
-    for steps in (4, 8):
+    for steps in (2, 4):
         seen.clear()
         advance(steps)
         counts.append((seen.launches.total(), len(seen.copies)))
         assert not seen.waits
     (few, copies), (many, again) = counts
-    assert many - few == 4 and copies == again
+    assert many - few == 2 and copies == again
 
 
-@BOTH
-def test_where_memory_runs_out_the_parts_get_a_graph(
-    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, losses = config(family), []
+def test_where_memory_runs_out_the_parts_get_a_graph(data: dict[str, Data], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, losses = config("nanogpt"), []
     with fake_cuda():
-        cut = make_learner(asked, data[family], CUDA, 2)
+        cut = make_learner(asked, data["nanogpt"], CUDA, 2)
         cut.rehearse()
         losses.append(advanced(cut))
-        made = make_learner(asked, data[family], CUDA)
+        made = make_learner(asked, data["nanogpt"], CUDA)
         rows, real = len(made.batches.some().targets), made.family.losses
 
         def within_half(model: torch.nn.Module, asked: Config, inputs: Any, targets: torch.Tensor) -> Any:
