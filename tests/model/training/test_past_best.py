@@ -26,14 +26,15 @@ Lives = Callable[..., list[Report]]
 
 
 class Watched:
-    """Segments of a life on little text, whose validation loss after so many steps is this one."""
+    """Segments of a life on little text, whose validation loss after so many steps is this one. learns: its weights
+    move, which takes long."""
 
     def __init__(self, run: Lives, config: Config, data: TextData, folder: Path, clock: Script) -> None:
         self.run, self.folder, self.clock = run, folder, clock
         self.config = replace(config, layers=1, optimizer="adamw")
         self.data = replace(data, train=data.train[: EPOCH * config.batch_tokens + 1])
         self.loss: Callable[[int], float] = lambda step: 1 + abs(step - BEST) / BEST
-        self.steps = 0
+        self.steps, self.learns = 0, False
         self.weights: dict[int, list[torch.Tensor]] = {}
         """At each look those of the first evaluation, by steps."""
         self.evaluations = Counter[int]()
@@ -64,9 +65,13 @@ def watched(
     def counted(learner: Learner, factor: float) -> object:
         made.steps = learner.steps + 1
         learner.model.steps.fill_(made.steps)
-        return step(learner, factor)
+        clock.learns = made.learns
+        taken = step(learner, factor)
+        if not made.learns:
+            learner.tokens += learner.config.batch_tokens
+        return taken
 
-    clock.save = itertools.repeat(0.0)
+    clock.save, clock.loss = itertools.repeat(0.0), lambda step: 3 - step / 100  # it learns
     monkeypatch.setattr(Learner, "__init__", begun)
     monkeypatch.setattr(Learner, "step", counted)
     monkeypatch.setattr(looks, "evaluate", made.evaluate)
@@ -84,6 +89,7 @@ def sums(tensors: list[torch.Tensor]) -> list[float]:
 
 @pytest.mark.parametrize("final", [False, True])
 def test_past_its_best_it_ends_and_the_best_is_what_is_kept(watched: Watched, final: bool) -> None:
+    watched.learns = True
     last = watched(final=final)
     assert last.ended == "turned" and last.final and last.valid and last.whole and last.test
     assert BEST < last.steps <= 1.5 * BEST
@@ -112,7 +118,7 @@ def test_where_nothing_is_learned_any_more_a_loss_that_rises_is_noise(
     """The loss of a step is off by .03, as that of 1,536 tokens is; it stays, and a decay may bring more than was lost,
     or falls by .1 in a thousand steps."""
     watched.loss = lambda step: 1.5 + 3e-5 * max(0, step - 600)
-    for seed in range(4):
+    for seed in range(2):
         chance = random.Random(seed)
 
         def step(learner: Learner, _: float, chance: random.Random = chance) -> Step:
@@ -127,6 +133,7 @@ def test_where_nothing_is_learned_any_more_a_loss_that_rises_is_noise(
 
 
 def test_an_end_that_is_worse_is_given_up_also_while_dropout_is_new(watched: Watched) -> None:
+    watched.learns = True
     watched.config = replace(watched.config, dropout=0.3, dropout_after=160 / EPOCH)
     watched.loss = lambda step: 1 + 1 / step + (step >= 160)
     last = watched(final=True)
@@ -137,7 +144,7 @@ def test_an_end_that_is_worse_is_given_up_also_while_dropout_is_new(watched: Wat
 
 @pytest.mark.parametrize(("dropout", "steps"), [(0.3, STEPS), (0.0, BEST + 30)])
 def test_a_loss_that_rises_where_dropout_begins_has_not_turned(watched: Watched, dropout: float, steps: int) -> None:
-    watched.config = replace(watched.config, dropout=dropout, dropout_after=BEST / EPOCH)
+    watched.config, watched.learns = replace(watched.config, dropout=dropout, dropout_after=BEST / EPOCH), True
     watched.loss = lambda step: 1 - step / 1000 + (0.1 * (step - BEST) / BEST if BEST <= step < 1.45 * BEST else 0)
     last = watched()
     assert (last.steps == STEPS) == (dropout > 0) and last.steps <= steps
@@ -154,6 +161,7 @@ def test_a_text_that_is_not_seen_again_and_again_is_not_looked_at(watched: Watch
 
 def test_where_the_end_of_a_last_segment_is_worse_than_what_was_seen_that_is_kept(watched: Watched) -> None:
     """Also where only its end is."""
+    watched.learns = True
     watched.loss = lambda step: 2.0 if step == STEPS else 1.0 + 1 / step
     last = watched(final=True)
     assert (last.steps, last.ended) == (STEPS, "final")
@@ -175,6 +183,7 @@ def test_an_end_that_could_not_be_looked_at_is_not_given_up_for_what_was_before(
     """One reading above is noise, as anywhere."""
     watched.loss = lambda step: 1 / step
     watched(final=True)
+    watched.learns = True
     *_, late, end = sorted(watched.weights)
     watched.loss = lambda step: math.nan if step == end else 1 / step + (step == late)
     watched.weights = {}
