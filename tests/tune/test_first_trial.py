@@ -10,7 +10,7 @@ LATER = {
     *("torch._dynamo", "torch._inductor"),
     *("analysis", "kernels", "tune.curves", "tune.experiments"),
 }
-DRIVER = """
+CODE = """
 import json, sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,16 +19,13 @@ import model.data.toy_corpus
 import tune.study
 from tune.settings import Settings
 
-loaded = []
+called = []
 model.data.toy_corpus.PAIRS = 6000
 tune.study.own_ray = lambda context: nullcontext()
-tune.study.run_trials = lambda *given, **named: loaded.extend(sys.modules)
-tune.study.run(Settings(budget=240.0, translation_corpus="builtin", text_corpus="builtin", out=Path(sys.argv[1])))
-print(json.dumps(loaded))
-"""
-TRIAL = """
-import json, sys
-from pathlib import Path
+tune.study.run_trials = lambda *given, **named: called.extend(given)
+out = Path(sys.argv[1], "study")
+tune.study.run(Settings(budget=240.0, translation_corpus="builtin", text_corpus="builtin", out=out))
+assert called
 
 import tune.backend.trainable
 from model.config import Config
@@ -46,16 +43,10 @@ print(json.dumps([*sys.modules]))
 """
 
 
-def loaded_by(code: str, folder: Path) -> set[str]:
-    told = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
-    return set(json.loads(told.stdout.splitlines()[-1]))
-
-
-def test_a_search_has_loaded_nothing_for_later_when_it_asks_for_its_first_trial(tmp_path: Path) -> None:
-    loaded = loaded_by(DRIVER, tmp_path / "study")
-    assert {"torch", "ray.tune", "tune.study"} <= loaded and LATER.isdisjoint(loaded)
-
-
-def test_a_trial_that_is_not_compiled_loads_no_compiler(tmp_path: Path) -> None:
-    loaded = loaded_by(TRIAL, tmp_path)
-    assert "model.training.train" in loaded and LATER.isdisjoint(loaded)
+def test_when_a_search_asks_for_its_first_trial_and_that_is_not_compiled_nothing_for_later_is_loaded(
+    tmp_path: Path,
+) -> None:
+    """One process is the driver, and then the trial."""
+    told = subprocess.run([sys.executable, "-c", CODE, tmp_path], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(told.stdout.splitlines()[-1]))
+    assert {"torch", "ray.tune", "tune.study", "model.training.train"} <= loaded and LATER.isdisjoint(loaded)

@@ -33,7 +33,7 @@ PATIENT = ("ray-hyperband", "oracle")
 def test_every_scheduler_keeps_the_cap_and_the_deadline(scheduler: str, workers: int, diverge: float) -> None:
     rng = random.Random(f"{scheduler} {workers}")
     for share, deadline in ((0.05, None), (0.3, None), (0.3, 1.0), (0.1, 2.0), (2.0, 2.0)):
-        some = table(rng.randint(8, 30), seed=workers, reports=rng.randint(4, 30))
+        some = table(rng.randint(8, 20), seed=workers, reports=rng.randint(4, 20))
         times = deadline and Amount(text="", times=deadline)
         found = search(some, scheduler, share=share, workers=workers, diverge=diverge, deadline=times)
         assert found.unspent >= -1e-9

@@ -103,15 +103,14 @@ def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_
     assert {standing.state for standing in few.policy.trials.values()} == {"finished"}
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("life", [200.0, 400.0, 600.0])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("life", [200.0, 400.0, 600.0, 3000.0])
 def test_the_wall_clock_is_bound_by_the_slots_but_leaves_room_for_one_whole_life(life: float, seed: int) -> None:
     even = 300.0
     search = Alone(seconds=8 * even, slots=8, life=life, within=WALLS * even, seed=seed).run()
-    assert any(record.steps == search.most for record in search.engine.trials.values())
-    assert search.clock.now <= 1.1 * (even + max(even, life))
-    beyond = Alone(seconds=8 * even, slots=8, life=10 * even, within=WALLS * even, seed=seed).run()
-    assert beyond.clock.now <= 1.1 * WALLS * even
+    if fits := life <= WALLS * even:
+        assert any(record.steps == search.most for record in search.engine.trials.values())
+    assert search.clock.now <= 1.1 * (even + max(even, life) if fits else WALLS * even)
     bound = Alone(seconds=8 * even, slots=8, life=life, within=WALLS * even, deadline=even, seed=seed).run()
     assert bound.clock.now <= even
 
@@ -139,8 +138,7 @@ def test_a_cap_that_cannot_be_used_within_what_was_wanted_is_used_all_the_same()
 # --- whom it serves
 
 
-@pytest.mark.parametrize("slots", [8, 12])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("slots", "seed"), [(8, 0), (8, 1), (12, 2)])
 def test_before_a_deadline_that_no_life_fits_in_half_of_each_rung_go_on_beside_the_leaders(
     slots: int, seed: int
 ) -> None:
