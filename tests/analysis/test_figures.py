@@ -304,8 +304,9 @@ def test_two_searches_have_no_such_table(searched: Written, write: Callable[...,
     assert list(trainings(first, second)) == []
 
 
-TRIALS, REPORTS = 10_000, 4
-RANKING, DRAWING = 5.0, 5.0
+TRIALS, REPORTS = 4_000, 4
+RANKING, DRAWING = 2.5, 2.0
+"""CPU seconds: what is looked through anew for each trial takes far more."""
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +324,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results(studies=open_studies([study.folder]))
 
 
-def test_ten_thousand_trials_are_ranked(large: Results, printed: Printed) -> None:
+def test_thousands_of_trials_are_ranked_in_seconds(large: Results, printed: Printed) -> None:
     began = time.process_time()
     text = printed(RankSettings, large.studies[0].folder, "--top", "0", "--json")
     seconds = time.process_time() - began
@@ -332,7 +333,7 @@ def test_ten_thousand_trials_are_ranked(large: Results, printed: Printed) -> Non
 
 
 @pytest.mark.parametrize("draw", [front, curves, burn_down, progress])
-def test_ten_thousand_trials_are_drawn(large: Results, draw: Callable[..., Picture]) -> None:
+def test_thousands_of_trials_are_drawn_in_seconds(large: Results, draw: Callable[..., Picture]) -> None:
     began = time.process_time()
     draw(large.studies[0]) if draw is burn_down else draw(large, "nanogpt")
     assert time.process_time() - began < DRAWING

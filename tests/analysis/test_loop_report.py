@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -58,9 +59,18 @@ def pictures(results: Results) -> dict[str, Picture]:
     return {draw.__name__: draw(results, LOOP) for draw in (curves, effects, parallel)}
 
 
+@contextmanager
+def no_files() -> Iterator[None]:
+    """Where the law is of a page's words: its pictures are drawn into it, and not as files beside it too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Picture, "save", lambda *_: [])
+        yield
+
+
 @pytest.fixture(scope="module")
 def page(loop: Loops) -> str:
-    do(ReportSettings, [str(loop.folder)])
+    with no_files():
+        do(ReportSettings, [str(loop.folder)])
     return (loop.folder / "report" / "report.html").read_text(encoding="utf-8")
 
 
@@ -187,12 +197,16 @@ def test_no_column_of_ours_can_be_taken_by_a_dimension_or_a_number(results: Resu
         assert {*each.trials, *each.reached, *ranking(each)} - theirs <= TAKEN
 
 
-def test_pictures_are_drawn_one_by_one_and_two_studies_compared(loop: Loops, tmp_path: Path, printed: Printed) -> None:
-    asked = {"maximize" if loop.metric.maximize else "metric": loop.metric.name}
-    searched(tmp_path / "other", seed=1, cap=200.0, **asked).journal.close()
+@pytest.mark.parametrize("loop", METRICS[1:], indirect=True, ids=str)
+def test_pictures_are_drawn_one_by_one(loop: Loops, tmp_path: Path, printed: Printed) -> None:
     for what, names in (("curves", ["curves-loop"]), ("effects", ["effects-loop", "parallel-loop"])):
         printed(PlotSettings, what, loop.folder, "--out", tmp_path / what)
         assert sorted(path.stem for path in (tmp_path / what).glob("*.png")) == names
+
+
+def test_two_studies_are_compared(loop: Loops, tmp_path: Path, printed: Printed) -> None:
+    asked = {"maximize" if loop.metric.maximize else "metric": loop.metric.name}
+    searched(tmp_path / "other", seed=1, cap=200.0, **asked).journal.close()
     told = printed(PlotSettings, "compare", loop.folder, tmp_path / "other", "--out", tmp_path)
     assert f"loop: best {loop.metric.name}" in told and "perplexity" not in told
     assert (tmp_path / "progress-loop.png").exists()
@@ -221,7 +235,8 @@ def test_a_metric_and_perplexities_do_not_compare(loop: Loops, six: Written, kin
 def test_a_search_that_runs_has_a_page_too(tmp_path: Path, moves: int) -> None:
     search = Loops(tmp_path / "study", cap=900.0, slots=2, gap=0.5, space=SPACE, maximize="accuracy", life=64)
     search.run(moves)
-    page = draw(None, open_study(search.folder), 7.0).read_text(encoding="utf-8")
+    with no_files():
+        page = draw(None, open_study(search.folder), 7.0).read_text(encoding="utf-8")
     ElementTree.fromstring(page)
     assert "location.reload(), 7000" in page
     assert ("accuracy 0." in page) == bool(search.journal.rows("SELECT 1 FROM reports WHERE final OR rung >= 0"))
