@@ -1,5 +1,6 @@
 """The example that learns from images: what it reads, cuts and learns, and that experiments and searches take it."""
 
+import multiprocessing
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from model.data.dataset import OwnData
 from model.families import FAMILIES, Family
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
+from tests.forked import FORKING
 from tests.model.conftest import assert_parts_add_up
 from tests.readme import REPOSITORY
 from tests.tune.search.world import World
@@ -139,7 +141,10 @@ def test_a_binary_file_of_cifar_is_read_label_first(family: Family, tmp_path: Pa
     assert np.array_equal(data.train["pixels"].reshape(-1, 3 * 32 * 32), drawn[: len(data.train), 1:])
 
 
-def test_a_batch_is_tried_in_a_process_that_never_saw_its_file(config: Config, data: OwnData) -> None:
+def test_a_batch_is_tried_in_a_process_that_never_saw_its_file(
+    config: Config, data: OwnData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKING)
     order = Order(
         config=config, device=CPU, limit=None, share=0.0, seconds=120, families=ray.cloudpickle.dumps(travelling())
     )

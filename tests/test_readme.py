@@ -15,6 +15,7 @@ from tune.cli import main
 from tune.settings import Settings
 
 WINNER = "python examples/use_winner.py"
+PAIRS = 2000
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("user")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("model.data.toy_corpus.PAIRS", 6000)
-        pairs = load_pairs(None).train[:5000]
+        patch.setattr("model.data.toy_corpus.PAIRS", PAIRS)
+        pairs = load_pairs(None).train[: PAIRS // 2]
     (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     (folder / "study.yaml").write_text("budget: 8h\nfamilies: nanogpt\nset: {context: 64}\n")
     (folder / "text.txt").write_text("".join(load_text(None).train)[:200_000], encoding="utf-8")
@@ -53,7 +54,7 @@ def test_make_knows_the_target(command: str) -> None:
 def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """On little text, and of a family's configurations a step of the default one alone is measured."""
     monkeypatch.setattr("tune.dry_run.step_seconds", lambda *_, **__: [0.1])
-    monkeypatch.setattr("model.data.toy_corpus.PAIRS", 6000)
+    monkeypatch.setattr("model.data.toy_corpus.PAIRS", PAIRS)
 
 
 SEARCHES = [command for command in of("python tune/run.py") if not command.endswith(("--plan", "--help"))]
