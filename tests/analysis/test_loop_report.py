@@ -4,7 +4,6 @@ import json
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -59,17 +58,11 @@ def pictures(results: Results) -> dict[str, Picture]:
     return {draw.__name__: draw(results, LOOP) for draw in (curves, effects, parallel)}
 
 
-@contextmanager
-def no_files() -> Iterator[None]:
-    """Where the law is of a page's words: its pictures are drawn into it, and not as files beside it too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Picture, "save", lambda *_: [])
-        yield
-
-
 @pytest.fixture(scope="module")
 def page(loop: Loops) -> str:
-    with no_files():
+    """Its pictures are drawn into it, and not as files beside it too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Picture, "save", lambda *_: [])
         do(ReportSettings, [str(loop.folder)])
     return (loop.folder / "report" / "report.html").read_text(encoding="utf-8")
 
@@ -235,8 +228,7 @@ def test_a_metric_and_perplexities_do_not_compare(loop: Loops, six: Written, kin
 def test_a_search_that_runs_has_a_page_too(tmp_path: Path, moves: int) -> None:
     search = Loops(tmp_path / "study", cap=900.0, slots=2, gap=0.5, space=SPACE, maximize="accuracy", life=64)
     search.run(moves)
-    with no_files():
-        page = draw(None, open_study(search.folder), 7.0).read_text(encoding="utf-8")
+    page = draw(None, open_study(search.folder), 7.0).read_text(encoding="utf-8")
     ElementTree.fromstring(page)
     assert "location.reload(), 7000" in page
     assert ("accuracy 0." in page) == bool(search.journal.rows("SELECT 1 FROM reports WHERE final OR rung >= 0"))

@@ -308,7 +308,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
     few: dict[str, tuple], known_prices: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two configurations, of which one lives on for twice as long."""
-    for name, value in {"SHAPES": ((32, 4, 2, 0.0), (32, 4, 3, 0.1)), "LONG": 1, "LONG_LIFE": 2 * curves.LIFE}.items():
+    for name, value in {"SHAPES": ((16, 4, 1, 0.0), (16, 4, 2, 0.1)), "LONG": 1, "LONG_LIFE": 2 * curves.LIFE}.items():
         monkeypatch.setattr(curves, name, value)
     steps = itertools.count(step=0.006)
     monkeypatch.setattr(lives, "CLOCKS", {"cpu": (lambda: next(steps), 1)})
