@@ -121,8 +121,9 @@ def _more_time(facts: Mapping[str, Any]) -> str:
     return {"cap": "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(ended, "")
 
 
-TOLD_FROM = 0.01
-"""Of the cap, what was handed back is told of: less is what no segment could use."""
+TOLD_FROM, MUCH = 0.01, 0.1
+"""Of the cap, what was handed back is told of: less is what no segment could use. And what is left for no reason of
+those that hand it back."""
 NEAR = 0.9
 """Of a deadline: what ends before was not ended by it."""
 
@@ -163,7 +164,7 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
             yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"
         elif by_itself and last_moment(journal) > NEAR * (agreed(journal)[-1].deadline or math.inf):
             yield f"{left} left at the deadline: a later --deadline goes on with them"
-        elif by_itself:
+        elif by_itself and cap - spent > MUCH * cap:
             yield f"{left} left: {row['reason'].split(': ', 1)[-1]}; a larger --budget goes on"
 
 

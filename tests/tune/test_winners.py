@@ -199,13 +199,17 @@ def test_who_cannot_hear_of_a_search_is_refused_before_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("reason", "deadline"), [("cap", 100.0), ("cap", None), ("SIGINT", 100.0)])
-def test_what_a_deadline_left_of_the_cap_is_told(tmp_path: Path, reason: str, deadline: float | None) -> None:
+def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason: str, deadline: float | None) -> None:
     (tmp_path / "study").mkdir()
     world = World(tmp_path / "study", cap=1000.0, slots=1, deadline=deadline).run()
     world.journal.note(ended={"reason": reason})
     *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
-    told = reason == "cap" and deadline is not None
-    assert (line == "15m left at the deadline: a later --deadline goes on with them") == told
+    *_, last = world.rows("SELECT reason FROM decisions WHERE action = 'hand back'")
+    told = {
+        ("cap", 100.0): "15m left at the deadline: a later --deadline goes on with them",
+        ("cap", None): f"15m left: {last['reason']}; a larger --budget goes on",
+    }
+    assert line == told.get((reason, deadline), line) and (line.startswith("15m left") == (reason == "cap"))
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
