@@ -1,6 +1,5 @@
-"""What every process that works on trials does, whatever it trains: it holds a lease, gives signs of life, and ends
-itself with its lease or its driver.
-"""
+"""The base of every process that trains trials, whatever it trains: it holds a lease, gives signs of life, and ends
+itself when its lease is over or its driver is gone."""
 
 import dataclasses
 import math
@@ -34,20 +33,22 @@ from tune.store.heartbeat import (
 )
 
 STOP_FILE = "stop"
-"""Where it appears in the study's folder, every trial closes its segment at once."""
+"""Name of a file; once it is in the study's folder, every trial closes its segment at once."""
 LAST_WORDS_SECONDS = 0.2
-"""Of the grace, kept for a process to end itself and say so, before the system ends it without a word."""
+"""Seconds of the grace kept for a process to end itself with a last sign of life, before the system ends it without
+one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
     """Where and how a study's trials run.
 
-    folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, what is known of the
-    Config of a trial at a point of its space; evaluation_tokens: size of the fixed validation subset, by family;
-    report_every: seconds; driver: the process without which no trial goes on; memory_limit: bytes of one trial, None
-    for no limit of ours; listed: trials are of a list, and there for their learning curves; processor: what the driver
-    found out about it, where that is theirs too, as model.nn.precision.tell has it.
+    folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, a function from a point
+    of its space to what is known of a trial's Config there; evaluation_tokens: by family, the size of the fixed
+    validation subset; report_every: seconds between two reports; driver: the process without which no trial goes on;
+    memory_limit: bytes of one trial, None for no limit of ours; listed: whether trials are of a list, trained for their
+    learning curves; processor: what the driver measured of the processor where trials share it, as
+    model.nn.precision.tell takes it.
     """
 
     folder: Path
@@ -65,9 +66,10 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Life:
-    """A lease as its process has it, on the study's clock: that is so many seconds `ahead` of the monotonic one here.
+    """A lease as its process sees it.
 
-    idle_since: when the lease had served and its last report was made; None before that.
+    ends: on the study's clock; ahead: seconds by which that is ahead of this machine's monotonic clock; idle_since:
+    when the lease had ended and its last report was made, None before that.
     """
 
     trial: str
@@ -77,15 +79,17 @@ class Life:
     idle_since: float | None = None
 
     def now(self) -> float:
-        """The study's clock."""
+        """Return the time on the study's clock."""
         return self.ahead + time.monotonic()
 
 
 class LeasedTrial(ray.tune.Trainable):
-    """Holds one lease after another, each told as `config["assignment"]`: an Assignment as a dictionary."""
+    """Trainable that holds one lease after another; each comes as `config["assignment"]`, an Assignment as a
+    dictionary."""
 
     def hold(self, config: dict[str, Any], place: Place) -> float:
-        """Once a process: its first lease, and signs of life from now on. When the lease was opened, as `_take`."""
+        """Take the first lease, and give signs of life from now on; return when it was opened, as `_take`. Once a
+        process."""
         self._place = place
         self._driver = DriverWatch(place.driver, place.folder)
         self._trains, self._turn = False, threading.Lock()
@@ -94,7 +98,8 @@ class LeasedTrial(ray.tune.Trainable):
         return opened
 
     def _take(self, config: dict[str, Any]) -> float:
-        """A lease, with its first sign of life; when it was opened, by this machine's monotonic clock."""
+        """Take a lease, and give its first sign of life; return when it was opened, by this machine's monotonic
+        clock."""
         assignment = self._assignment = config["assignment"]
         opened = opened_here(self._place.folder, assignment["opened"], **config["opened"])
         ends = opened + assignment["seconds"]
@@ -107,7 +112,7 @@ class LeasedTrial(ray.tune.Trainable):
         return opened
 
     def _rest(self) -> None:
-        """The lease has served: what comes is the driver's to say."""
+        """Note that the lease has ended with its last report: from now on the process waits for the driver."""
         with self._turn:
             self._life = dataclasses.replace(self._life, idle_since=self._life.now())
             live_on()
@@ -116,9 +121,10 @@ class LeasedTrial(ray.tune.Trainable):
         return (self._place.folder / STOP_FILE).exists() or not self._driver.alive()
 
     def _live(self) -> float:
-        """A sign of life; seconds to when the next is due. It is the last where nobody is to hear more of this process:
-        its lease is over, or it has none and the driver is silent, both with their graces; or the driver is gone, once
-        training is closed and kept.
+        """Give a sign of life; return the seconds until this process ends itself: Heart calls again by then.
+
+        It ends itself here if nobody is to hear more of it: its lease is over, or it has none and the driver is silent,
+        both after their graces; or the driver is gone, once training is closed and kept.
         """
         with self._turn:
             life, now = self._life, self._life.now()
@@ -136,10 +142,10 @@ class LeasedTrial(ray.tune.Trainable):
         return left
 
     def _end_others(self) -> None:
-        """Processes that this one began end before it does."""
+        """End the processes that this one began, before it ends itself."""
 
     def _ends(self, life: Life) -> float:
-        """When this process ends itself if it hears nothing, on the study's clock."""
+        """Return when this process ends itself if it hears nothing, on the study's clock."""
         if life.idle_since is None:
             return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
         driver = last_beat(self._place.folder, DRIVER)
@@ -148,6 +154,7 @@ class LeasedTrial(ray.tune.Trainable):
         return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 
     def _has_next(self, life: Life) -> bool:
-        """Whether the trial of an idle process has a lease elsewhere by now, whose signs of life are to be read."""
+        """Return whether the trial of this idle process has a lease elsewhere by now, whose signs of life must not be
+        overwritten."""
         last = last_beat(self._place.folder, life.trial) if life.idle_since is not None else None
         return last is not None and last.lease > life.lease

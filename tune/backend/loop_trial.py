@@ -1,6 +1,5 @@
 """The Ray trainable of a user's own training loop: the loop has a process of its own, which its worker watches from
-outside, so that a lease ends also where the loop does not. Nothing of `model/` is imported in either.
-"""
+outside, so that a lease ends even if the loop does not. Neither process imports anything of `model/`."""
 
 import dataclasses
 import json
@@ -23,34 +22,37 @@ from tune.loop_process import BOOT, end_all
 from tune.reports import KEPT_BACK, Evaluation, Report, to_row
 
 LOOK_SECONDS = 0.2
-"""Between two looks whether the search is told to end."""
+"""Seconds between two checks whether the trial should stop."""
 LAST_SECONDS = 0.15
-"""Of a lease, to end a loop by force and to say so."""
+"""Seconds at the end of a lease, kept to end a loop by force and to report that."""
 CLOSING_SECONDS = 2.0
-"""A loop that was told to end may take so long to return, or as long as between two reports."""
+"""Seconds in which a loop must return after its last report, or KEPT_BACK times its longest gap between two reports, if
+that is longer."""
 
 
 class LoopFailed(Exception):
-    """What a user's loop raised, with its traceback as text."""
+    """A user's loop raised an error; this carries its traceback as text."""
 
 
 class LoopTrial(LeasedTrial):
-    """Lets a user's loop train to the end of its lease or to its goal, and ends it there by force if need be."""
+    """Trainable that lets a user's loop train to the end of its lease or to its goal, and ends it there, by force if
+    need be."""
 
     def setup(self, config: dict[str, Any], place: Place, loop: Loop) -> None:
-        """Once a process."""
+        """Take the first lease. Once a process."""
         self._loop = loop
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._begin(self.hold(config, place))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The next lease, in a process of the loop's that is warm as far as it behaved."""
+        """Take the next lease, in the loop's warm process if that still lives. Returns True."""
         self._begin(self._take(new_config))
         return True
 
     def step(self) -> dict[str, Any]:
-        """Until the next report: its row as JSON; or `refused`: what the disk did not take."""
+        """Train until the next report. Returns `report`, its row as JSON; or `refused`, the error of a disk that took
+        no data. LoopFailed: the loop raised an error."""
         self._trains = True
         try:
             found = self._next()
@@ -66,7 +68,7 @@ class LoopTrial(LeasedTrial):
         raise LoopFailed(f"its process said:\n{found['error']}")
 
     def cleanup(self) -> None:
-        """The loop ends with its worker."""
+        """End the loop together with its worker."""
         self._end_process()
 
     def _begin(self, opened: float) -> None:
@@ -84,7 +86,7 @@ class LoopTrial(LeasedTrial):
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
         )  # fmt: skip
         if self._process is None or self._process.poll() is not None:
-            # one that died since its last lease is no fault of this trial's
+            # a process that died since its last lease is not this trial's fault
             self._end_process()
             self._start_process()
             self._say(self._loop.told())
@@ -104,19 +106,20 @@ class LoopTrial(LeasedTrial):
 
     def _say(self, message: Mapping[str, Any]) -> None:
         assert self._line is not None
-        with suppress(ConnectionError):  # it is heard next that it died
+        with suppress(ConnectionError):  # the next read finds that it died
             self._line.sendall((json.dumps(message) + "\n").encode())
 
     def _next(self) -> Report | Mapping[str, Any]:
-        """The next report; where the lease is over before, one that says so; an error of the loop's as it is told."""
+        """Return the next report, or the loop's error as its process told it. If the lease ends first, the loop is
+        ended by force, and the report says so."""
         while (left := self._until - time.monotonic()) > 0:
             try:
                 message = self._hear(min(left, LOOK_SECONDS))
                 if message is None and self._process is not None and self._process.poll() is not None:
-                    message = self._hear(0.0)  # its last word may have come meanwhile
+                    message = self._hear(0.0)  # its last message may have come meanwhile
                     if message is None:
                         raise ConnectionResetError("the loop's process is gone, and a child of its holds the line")
-            except ConnectionError:  # as any that trains
+            except ConnectionError:  # the worker dies too, as one does whose own training crashes
                 self._end_process()
                 os._exit(1)
             if message is None:
@@ -125,7 +128,7 @@ class LoopTrial(LeasedTrial):
                     self._say({"stop": True})
             elif "steps" in message:
                 self._told, self._heard = message, time.monotonic()
-                self._stopping = False  # to be said again: what was said while a process starts may be lost
+                self._stopping = False  # say it again: what is said while a process starts may be lost
                 report = report_of(message)
                 if report.ended:
                     self._close()
@@ -137,7 +140,7 @@ class LoopTrial(LeasedTrial):
         return forced(self._folder, self._told, time.monotonic() - heard)
 
     def _hear(self, seconds: float) -> Mapping[str, Any] | None:
-        """What the loop's process says within so many seconds. ConnectionError: it died."""
+        """Return what the loop's process says within so many seconds; None: nothing. ConnectionError: it died."""
         assert self._line is not None
         ends = time.monotonic() + seconds
         while b"\n" not in self._unread:
@@ -153,8 +156,8 @@ class LoopTrial(LeasedTrial):
         return message
 
     def _close(self) -> None:
-        """Wait for the loop to return, so that its process serves again; what does not in time is ended. What dies now
-        has said all."""
+        """Wait for the loop to return, so that its process can serve again; end one that does not in time. A loop that
+        dies now has reported all."""
         assert self._told is not None
         patience = max(CLOSING_SECONDS, KEPT_BACK * self._told["gap"])
         until = min(self._until, time.monotonic() + patience)
@@ -168,7 +171,7 @@ class LoopTrial(LeasedTrial):
         self._end_process()
 
     def _end_others(self) -> None:
-        """The loop, and what it began."""
+        """End the loop, and what it began."""
         if self._process is not None:
             end_all(self._process.pid)
 
@@ -184,7 +187,7 @@ class LoopTrial(LeasedTrial):
 
 
 def report_of(told: Mapping[str, Any]) -> Report:
-    """What a loop told, as the search has it."""
+    """Return what a loop told as the search's Report."""
     steps, training = told["steps"], told["training_seconds"]
     return Report(
         steps=steps, tokens=steps, training_seconds=training, step_seconds=training / steps if steps else None,
@@ -195,8 +198,8 @@ def report_of(told: Mapping[str, Any]) -> Report:
 
 
 def forced(folder: Path, told: Mapping[str, Any] | None, lost: float) -> Report:
-    """Of a loop that was ended by force: what it told last on this lease (None: nothing), and what of that is kept in
-    the trial's folder; lost: seconds since."""
+    """Return the report of a loop that was ended by force. told: what it told last on this lease, None for nothing;
+    folder: the trial's, with what of that is kept; lost: seconds since."""
     kept = newest(folder)
     record = read(kept) if kept else Record()
     ended: Mapping[str, Any] = {"ended": "lease", "checkpoint": str(kept) if kept else None, "seconds": {"lost": lost}}

@@ -1,5 +1,5 @@
-"""What a worker of Ray's imports before it is given a GPU: all that trials need, which takes seconds and asks nothing
-of CUDA; then a file with its number says that it is ready."""
+"""Imported by Ray's workers before they are given a GPU: all that trials need, which takes seconds and asks nothing of
+CUDA. Then a file named by the worker's process id says that it is ready."""
 
 import os
 from pathlib import Path

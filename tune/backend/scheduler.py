@@ -1,9 +1,9 @@
-"""The Ray side of the engine: what it decides, told to Ray Tune; what Ray Tune reports, told to it.
+"""The Ray side of the engine: it passes the engine's decisions to Ray Tune, and what Ray Tune reports to the engine.
 
-Ray starts every pending trial, whatever its scheduler says, so admission is the searcher's (`AdmittingSearcher`): it
-hands out a trial when the engine has a slot and money for it. A trial that Ray knows already is paused, and the
-scheduler (`BudgetScheduler`) chooses it again with a new lease. Processes stay warm: one for each slot held,
-ended when the slot is handed back.
+Ray starts every pending trial, whatever its scheduler says, so admission is up to the searcher (`AdmittingSearcher`):
+it hands out a trial when the engine has a slot and device-seconds for it. A trial that Ray already knows is paused, and
+the scheduler (`BudgetScheduler`) chooses it again with a new lease. Processes stay warm: one for each slot held, ended
+when the slot is handed back.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ NOT_STARTED = "its process had not started by the end of its lease"
 
 
 class Desk:
-    """What searcher, scheduler and callback share: the engine, which of Ray's trials is which of ours, and where a
-    trial goes on."""
+    """State shared by searcher, scheduler and callback: the engine, which of Ray's trials is which of ours, and how to
+    find the checkpoint that a trial goes on from."""
 
     def __init__(self, engine: Engine, newest: Newest) -> None:
         self.engine, self.newest = engine, newest
@@ -51,7 +51,7 @@ class Desk:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """What goes wrong inside ends the run as it is: Ray would make text of it."""
+        """Keep the first error raised inside, so that it ends the run as it is: Ray would turn it into text."""
         try:
             yield
         except Exception as error:
@@ -59,13 +59,12 @@ class Desk:
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Ray pickles what it is given, for a restore of its own; ours is from the journal, so nothing goes along."""
+        """Pickle nothing: Ray pickles what it is given for a restore of its own, and ours is from the journal."""
         return object, ()
 
     def config(self, assignment: Assignment) -> dict[str, Any]:
-        """What a trial's process is told: its assignment; when that was made, on clocks that it may share; what its
-        device does at most, where that is known.
-        """
+        """Return what a trial's process is told: its assignment; when that was made, on clocks that it may share; and
+        the peak FLOP/s of its device, where that is known."""
         accounting = self.engine.accounting
         age = accounting.clock() - assignment.opened
         opened = {"boot": boot(), "monotonic": time.monotonic() - age}
@@ -74,14 +73,14 @@ class Desk:
 
 
 class AdmittingSearcher(Searcher):
-    """Hands a trial to Ray only when a slot is free and its lease is reserved."""
+    """Searcher that hands a trial to Ray only when a slot is free and its lease is reserved."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(metric="report", mode="min")
         self._desk = desk
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """A new trial of Ray's, None to wait, FINISHED when every slot was handed back."""
+        """Return the config of a new trial of Ray's, None to wait, or FINISHED when every slot was handed back."""
         with self._desk.failing():
             assignment = self._desk.engine.next()
             while assignment is not None and assignment.trial in self._desk.known:
@@ -93,17 +92,17 @@ class AdmittingSearcher(Searcher):
         return self._desk.config(assignment)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The engine knows already."""
+        """Do nothing: the engine knows already."""
 
     def save(self, checkpoint_path: str) -> None:
-        """The journal has everything."""
+        """Do nothing: the journal has everything."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """The journal has everything."""
+        """Do nothing: the journal has everything."""
 
 
 class BudgetScheduler(FIFOScheduler):
-    """Pauses a trial at the end of each lease, and chooses whom the engine gave the next one."""
+    """Scheduler that pauses a trial at the end of each lease, and chooses those that the engine gave their next one."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -111,11 +110,12 @@ class BudgetScheduler(FIFOScheduler):
         self.controller: Any = None
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Ray made the trial that the searcher handed out."""
+        """Note which of Ray's trials is the one that the searcher handed out."""
         self._desk.known[self._desk.new.pop(trial.trial_id)] = trial
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Pause where the lease is over; the process stays warm for the next, unless it ran out of memory."""
+        """Tell the engine, and pause the trial if its lease is over; its process stays warm for the next one, unless
+        the engine ends it, as after running out of memory."""
         self._desk.killed.pop(name_of(trial), None)
         with self._desk.failing():
             if "refused" in result:
@@ -141,7 +141,8 @@ class BudgetScheduler(FIFOScheduler):
             end_process(self.controller, process)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """It raised an exception, or its process died. Should it go on, it does so as a new trial of Ray's."""
+        """Tell the engine that a trial raised an exception, or that its process died. If it goes on, it does so as a
+        new trial of Ray's."""
         name = name_of(trial)
         self._desk.known.pop(name, None)
         engine = self._desk.engine
@@ -157,8 +158,9 @@ class BudgetScheduler(FIFOScheduler):
         return run is None or run.fresh_slot
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Whom the engine gave a lease, those first whose slot is there: Ray gives the first one an idle process, and
-        only on a new slot does a lease pay for another. When all is over, nobody, and those that wait are ended."""
+        """Return a trial that the engine gave a lease, those on slots that were held before first: Ray gives the first
+        trial an idle process, and only on a new slot does a lease pay for starting another. When all is over, return
+        None and end the paused trials."""
         if self.controller is None:
             self.controller = tune_controller._tune_controller
             self.controller._actor_cache._may_keep_one = False
@@ -182,15 +184,17 @@ class BudgetScheduler(FIFOScheduler):
 
 
 class SlotKeeper(Callback):
-    """Ends the processes of slots that were handed back, and of trials that outstay their lease."""
+    """Callback that ends the processes of slots that were handed back, and of trials that outstay their lease."""
 
     def __init__(self, desk: Desk, scheduler: BudgetScheduler, slots: int) -> None:
         self._desk, self._scheduler, self._slots = desk, scheduler, slots
         self._kept: set[Any] = set()
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """A trial that does not come back is ended by force; its failure then reaches the scheduler. And what has ended
-        while the driver slept is not used again.
+        """End by force each trial that outstays its lease; its failure then reaches the scheduler. Also drop idle
+        processes that ended while the driver slept, so that none is used again.
+
+        UserError: Ray had no device for a trial within its lease.
         """
         for name in self._desk.engine.overdue():
             if name in self._desk.killed or name not in self._desk.known:
@@ -208,9 +212,9 @@ class SlotKeeper(Callback):
             self._end_surplus()
 
     def _kill(self, trial: Trial, started: bool) -> bool:
-        """End the process of a trial: Ray's way asks it to, the system's does not. False where Ray began none yet.
+        """End a trial's process: through Ray, which asks it to end, and by SIGKILL. False: Ray had begun none yet.
 
-        The last sign of life of a trial whose process has not started is of another process.
+        started: whether it came up; else the trial's last sign of life is another process's.
         """
         controller = self._scheduler.controller
         process = controller._trial_to_actor.get(trial)
@@ -231,7 +235,7 @@ class SlotKeeper(Callback):
             self._scheduler.controller._actor_cache.increase_max(resources, by=self._slots)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """One idle process for each idle slot, and no more."""
+        """End idle processes beyond one for each idle slot, and those that were replaced."""
         self._end_replaced()
         self._end_surplus()
 
@@ -245,7 +249,7 @@ class SlotKeeper(Callback):
                 surplus -= 1
 
     def _end_replaced(self) -> None:
-        """Where a trial was given an idle process while its own still started, Ray would wait for that one to end."""
+        """End a process that still started when its trial was given an idle one: Ray would wait for it to end."""
         controller = self._scheduler.controller
         kept = [process for resources in self._kept for process in controller._actor_cache._cached_objects[resources]]
         for process, (handle, _) in controller._actor_manager._live_actors_to_ray_actors_resources.items():
@@ -254,14 +258,14 @@ class SlotKeeper(Callback):
 
 
 def end_process(controller: Any, process: Any) -> None:
-    """End an idle process of Ray's; nobody waits for it."""
+    """End an idle process of Ray's, without waiting for it."""
     process.set_on_stop(None)
     process.set_on_error(None)
     controller._actor_manager.remove_actor(process, kill=True)
 
 
 def why(trial: Trial) -> tuple[bool, str]:
-    """What ended a trial, on one short line; whether that was an exception of its own, else its process died."""
+    """Return whether a trial raised an exception, else its process died; and the reason on one short line."""
     trace = Path(trial.error_file).read_text(encoding="utf-8", errors="replace") if trial.error_file else ""
     found = told(trace)
     if found is None:
@@ -272,5 +276,5 @@ def why(trial: Trial) -> tuple[bool, str]:
 
 
 def name_of(trial: Trial) -> str:
-    """Our name of one of Ray's trials."""
+    """Return our name of one of Ray's trials."""
     return str(trial.config["assignment"]["trial"])

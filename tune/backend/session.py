@@ -1,4 +1,5 @@
-"""Ray for one search: started for it alone, or a cluster that it joins; and its Tuner told to do as the engine says."""
+"""Ray for one search: started for it alone, or a cluster that it joins; and a Tuner that runs what the engine
+decides."""
 
 import logging
 import os
@@ -35,23 +36,24 @@ from tune.settings import Settings
 log = logging.getLogger(__name__)
 
 KERNELS_KEPT = "512"
-"""By oneDNN, and as many by torch, where memory is limited; each keeps 1,024 otherwise, of 1 MB or more in bf16."""
+"""Number of kernels that oneDNN and torch each keep where memory is limited; by default each keeps 1,024, of 1 MB or
+more in bf16."""
 
 
 def keep_fewer_kernels() -> None:
-    """For the processes of trials that start from now on, unless the user said otherwise."""
+    """Limit the kernels that trials' processes keep if they start from now on, unless the user set another limit."""
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, KERNELS_KEPT)
 
 
 @contextmanager
 def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator[None]:
-    """A Ray of this process's own, whatever else may be up, with so many CPUs and GPUs (None: those that there are).
-    It is gone afterwards, with its files. preload: workers import what trials need before they are given any, if that
-    takes no longer than PRELOAD_SECONDS.
+    """Start a Ray of this process's own, whatever else may be up, with so many CPUs and GPUs (None: all that there
+    are); at the exit end it and remove its files. preload: wait, for PRELOAD_SECONDS at most, until workers have
+    imported what trials need, before they are given any.
 
-    Who has no token is refused. It is new for each process and in its environment only, unless one is set there. Ray
-    lets everyone write in its folder, so that lies in one that only this user can enter.
+    Clients without the token are refused. It is new for each process and in its environment only, unless one is set
+    there. Ray lets everyone write in its folder, so that lies in a folder that only this user can enter.
     """
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     read_environment()
@@ -71,7 +73,7 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """UserError: Ray gave up on its own processes, for which it waits half a minute."""
+    """Report a start that timed out. UserError: Ray gave up on its own processes, for which it waits half a minute."""
     try:
         yield
     except Exception as error:
@@ -82,13 +84,13 @@ def in_time() -> Iterator[None]:
 
 
 def read_environment() -> None:
-    """Ray reads its settings when it is imported, which may have been before tune/__init__.py made them."""
+    """Make Ray read its settings again: it did so when it was imported, maybe before tune/__init__.py made them."""
     ray._raylet.Config.initialize("")
 
 
 @contextmanager
 def replaced(owner: Any, others: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, these attributes of a module or class are others."""
+    """Replace these attributes of a module or class inside the `with`."""
     kept = {name: getattr(owner, name) for name in others}
     for name, other in others.items():
         setattr(owner, name, other)
@@ -101,8 +103,9 @@ def replaced(owner: Any, others: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def sigterm_left_alone() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it starts, in Python and once more in C++, and would end this process by it.
-    Its own processes are in another group: `timeout` tells all of ours, and without them no search ends in order."""
+    """Keep SIGTERM for this process: Ray would install its own handler when it starts, in Python and once more in C++,
+    and end this process by it. Ray's processes get a group of their own: `timeout` signals all of ours, and without
+    Ray's no search ends in order."""
     handler = replaced(ray._private.utils, {"set_sigterm_handler": lambda handler: None})
     try:
         with handler, replaced(ray._private.services, {"ConsolePopen": partial(subprocess.Popen, process_group=0)}):
@@ -113,41 +116,45 @@ def sigterm_left_alone() -> Iterator[None]:
 
 
 HELPERS = ("start_monitor", "start_log_monitor", "start_api_server")
-"""Of a node of Ray's, which is its own: the methods that start them; one that a later Ray does not have starts none."""
+"""Methods of Ray's internal class Node that start helper processes; one that a later Ray does not have starts none."""
 
 
 def without_helpers() -> AbstractContextManager[None]:
-    """Ray would start an autoscaler, a reader of logs and the server of a page that there is not, and wait for the
-    last: half a second of a core each, before the first trial, and some more in each minute after it."""
+    """Keep Ray from starting an autoscaler, a log monitor and the server of a dashboard that is off, and from waiting
+    for the last: half a second of a core each before the first trial, and some more in each minute after it."""
     node = ray._private.node.Node
     return replaced(node, {name: lambda self, **how: None for name in HELPERS if hasattr(node, name)})
 
 
 ENVIRONMENT = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
-"""What Tune tells each trial of; a later one may have it otherwise, and trials then begin later."""
+"""Attributes of a module of Tune's that name the environment variables of trials; where a later Tune has others, trials
+begin later."""
 
 
 def without_environment_of_tunes() -> AbstractContextManager[None]:
-    """Ray begins workers beforehand, which have this process's environment. Tune gives trials the same with a variable
-    or two told apart, which none of these workers serves: another would be begun, at the price of the first lease."""
+    """Keep Tune from giving trials an environment of their own. Ray starts workers in advance with this process's
+    environment; Tune adds a variable or two, which none of these workers has, so that another would be started at the
+    first lease's expense."""
     cache = sys.modules.get("ray.tune.execution.class_cache")
     return replaced(cache, {name: type(getattr(cache, name))() for name in ENVIRONMENT if hasattr(cache, name)})
 
 
 PRELOAD_SECONDS, LOOK_SECONDS = 15.0, 0.05
-"""Workers that are not ready by then import it later; between two looks for them."""
+"""Seconds to wait for workers to import in advance (late ones do so on their first lease); and between two looks for
+them."""
 
 
 @contextmanager
 def preloading(ready: Path, workers: int) -> Iterator[None]:
-    """Inside, a Ray is started of which so many workers import `tune.backend.preloaded` at once; it is waited for them,
-    and each leaves a file in the folder `ready`. Importing torch takes seconds, in which no GPU is used."""
+    """Have so many workers of a Ray that is started inside import `tune.backend.preloaded` at once; then wait until
+    each has left a file in the folder `ready`, for PRELOAD_SECONDS at most. Importing torch takes seconds, in which no
+    GPU is used."""
     if not workers:
         yield
         return
     ready.mkdir()
     told = {"RAY_preload_python_modules": "tune.backend.preloaded", READY: str(ready)}
-    if str(ROOT) not in site.getsitepackages():  # where it is found anyway, and would hide the standard library
+    if str(ROOT) not in site.getsitepackages():  # else it is found anyway, and would hide the standard library
         told["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
@@ -169,25 +176,25 @@ def preloading(ready: Path, workers: int) -> Iterator[None]:
 
 
 class Silent(ray.tune.ProgressReporter):
-    """In a notebook Ray's own would wipe what the cell shows."""
+    """Progress reporter that shows nothing: in a notebook Ray's own would wipe what the cell shows."""
 
     def should_report(self, trials: list[Any], done: bool = False) -> bool:
-        """Never."""
+        """Return False, always."""
         return False
 
     def report(self, trials: list[Any], done: bool, *sys_info: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def run_trials(
     engine: Engine, trained: type[ray.tune.Trainable], needs: Mapping[str, float], newest: Newest, **given: Any
 ) -> None:
-    """Let Ray Tune run trials until the engine has handed back every slot. trained: what a process of theirs is, with
-    what is `given` to it once; needs: what of Ray's each one takes.
-    """
+    """Let Ray Tune run trials until the engine has handed back every slot. trained: class of their processes, each of
+    which is given `given` once; needs: resources of Ray's that each takes."""
     desk, slots = Desk(engine, newest), engine.slots.most
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
-    logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # no trial writes Tune's files
+    # else it warns that trials wrote none of Tune's files
+    logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)
     scheduler = BudgetScheduler(desk)
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(trained, **given),
@@ -214,20 +221,21 @@ def run_trials(
 
 
 CONNECT_SECONDS = 5.0
-"""A cluster that cannot be connected to within this is refused."""
+"""Seconds in which a cluster must accept a connection, else it is refused."""
 ANSWER_SECONDS = 120.0
-"""And one that has not answered within this, or a node of it: a process has to begin there, and to import torch, on a
-machine that may be busy."""
+"""Seconds in which a cluster must answer, and each node of it, else it is refused: a process has to start there, and to
+import torch, on a machine that may be busy."""
 REACHED_SECONDS = 1.0
-"""A node that cannot be connected to within this counts as lost."""
+"""Seconds in which a node must accept a connection, else it counts as lost."""
 CODE = [str(ROOT / name) for name in ("tune", "model")]
-"""What travels to the nodes."""
+"""Packages that are sent to the nodes."""
 KINDS = {"cuda": "GPU", "cpu": "CPU"}
 
 
 @contextmanager
 def joined(address: str) -> Iterator[None]:
-    """A driver in the cluster at HOST:PORT, with this code on each node. UserError: it does not answer in time."""
+    """Connect as a driver to the cluster at HOST:PORT, with this code on each node. UserError: it does not answer in
+    time."""
     check_answers(address)
     read_environment()
     ray.init(
@@ -241,7 +249,7 @@ def joined(address: str) -> Iterator[None]:
 
 
 def check_answers(address: str) -> None:
-    """UserError: no Ray answers at HOST:PORT, or not to our token."""
+    """Check that a cluster can be joined. UserError: no Ray answers at HOST:PORT, or not to our token."""
     host, _, port = address.rpartition(":")
     remedy = "name the HOST:PORT that `ray start --head` printed, with its RAY_AUTH_TOKEN set here too"
     if not host or not port.isdigit():
@@ -257,7 +265,8 @@ def check_answers(address: str) -> None:
 
 
 def cluster_devices(settings: Settings) -> Devices:
-    """The GPUs of all nodes, else their CPUs. UserError: there are not so many, or a node is silent."""
+    """Return the GPUs of all nodes, or their CPUs where there are none. UserError: there are not as many as asked for,
+    no node has a trial's cores, or a node is silent."""
     kind = "cuda" if capacity("cuda") else "cpu"
     there = [node for node in nodes() if node["Resources"].get(KINDS[kind])]
     told = on_each(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
@@ -277,7 +286,8 @@ def cluster_devices(settings: Settings) -> Devices:
 
 
 def check_folder(folder: Path) -> None:
-    """UserError: a node does not see the place where a study's folder is to be. Leaves nothing behind."""
+    """Check that all nodes see the place where a study's folder is to be. UserError: one does not. Leaves nothing
+    behind."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     with tempfile.NamedTemporaryFile("w", dir=place, prefix=".ration-") as file:
         token = secrets.token_hex(8)
@@ -290,7 +300,7 @@ def check_folder(folder: Path) -> None:
 
 
 def read(path: str) -> str | None:
-    """A file's text; None where it cannot be read."""
+    """Return a file's text; None: it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:
@@ -298,12 +308,12 @@ def read(path: str) -> str | None:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes that live and can be reached: of one that is lost Ray hears only after several health checks."""
+    """Return the nodes that live and can be reached: Ray notices that one is lost only after several health checks."""
     return [node for node in ray.nodes() if node["Alive"] and reached(node)]
 
 
 def reached(node: dict[str, Any]) -> bool:
-    """Whether a node's Ray still listens."""
+    """Return whether a node's Ray still listens."""
     try:
         place = node["NodeManagerAddress"], node["NodeManagerPort"]
         socket.create_connection(place, timeout=REACHED_SECONDS).close()
@@ -313,12 +323,13 @@ def reached(node: dict[str, Any]) -> bool:
 
 
 def capacity(kind: str, each: int = 1) -> int:
-    """How many devices of a kind all living nodes have together; or how many times so many on one node."""
+    """Return how many devices of a kind all living nodes have; or how many groups of `each` that lie on one node."""
     return sum(int(node["Resources"].get(KINDS[kind], 0)) // each for node in nodes())
 
 
 def on_each(there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any, **needs: Any) -> dict[str, Any]:
-    """What a function returns on each of these nodes, by the node's name and address. UserError: one is silent."""
+    """Return what a function returns on each of these nodes, by the node's name and address. UserError: one is
+    silent."""
     remote = ray.remote(function)
     pinned = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in there]
     asked = [

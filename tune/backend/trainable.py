@@ -32,21 +32,23 @@ from tune.reports import Report, merge, to_row
 from tune.search_space import DIMENSIONS
 
 SENTENCES = 64
-"""Of the validation split, the same ones for all, translated for BLEU."""
+"""Sentence pairs of the validation split, the same ones for all trials, translated for BLEU."""
 COUNTING_TIMES = 2.0
-"""A step whose allocations are counted takes at most so many times what it took, and a plain one, timed beside it."""
+"""Largest time of a step while its allocations are counted, and of a plain one that is timed beside it, in multiples of
+a step in training."""
 SCORE_SECONDS = 2.0
-"""Of a lease, kept for a score to be made of them."""
+"""Seconds at the end of a lease, kept to compute a score from the translations."""
 
 
 class TrainingTrial(LeasedTrial):
-    """Trains what its lease says, to its end or to its goal."""
+    """Trainable that trains what its lease says, to the end of that or to its goal."""
 
     def setup(
         self, config: dict[str, Any], data: Mapping[str, Data], place: Place, families: Mapping[str, Family]
     ) -> None:
-        """Once a process. `data` by family comes out of the object store, shared and read-only; families: a user's."""
-        self._data, self._disk = data, DISK_BYTES  # a second
+        """Take the first lease. Once a process. data: by family, from the object store, shared and read-only; families:
+        a user's."""
+        self._data, self._disk = data, DISK_BYTES  # bytes a second
         opened = self.hold(config, place)
         for name, family in families.items():
             add(name, family)
@@ -56,7 +58,7 @@ class TrainingTrial(LeasedTrial):
         self._reports = self._train(opened, config["peak_flops"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The next lease in the same, warm process."""
+        """Take the next lease, in the same, warm process. Returns True."""
         opened = self._take(new_config)
         self._reports.close()
         self._reports = self._train(opened, new_config["peak_flops"])
@@ -66,7 +68,7 @@ class TrainingTrial(LeasedTrial):
         """Train until the next report is due.
 
         Returns `report`, its row as JSON, of which Ray makes no metrics of its own; or `ran_out`: memory did, and
-        smaller parts of a batch do not help; or `refused`: what the disk did not take.
+        smaller parts of a batch do not help; or `refused`, the error of a disk that took no data.
         """
         try:
             report = self._measured(self._train_on())
@@ -99,11 +101,11 @@ class TrainingTrial(LeasedTrial):
         return merged
 
     def _measured(self, report: Report) -> Report:
-        """With what this process knows of its device and of its memory limit."""
+        """Return a report with what this process knows of its device and of its memory limit."""
         rate, writing = report.tokens_per_second, report.seconds.get("checkpoint")
         if report.ended and report.checkpoint and writing:
             written = CHECKPOINT_BYTES * report.parameters / writing
-            if written > self._disk or writing > FIRST_SECONDS:  # else it was little, and its beginning took the time
+            if written > self._disk or writing > FIRST_SECONDS:  # a short write tells little: its start took the time
                 self._disk = written
         return dataclasses.replace(
             report,
@@ -113,8 +115,8 @@ class TrainingTrial(LeasedTrial):
         )
 
     def _scored(self, report: Report) -> Report:
-        """Of a trial of a list at its end: with the quality of its translations, or of text with what its steps
-        allocate, where its lease, memory and disk allow that."""
+        """Return the last report of a trial of a list with the quality of its translations; on text with what its steps
+        allocate, and their time over that of plain ones; as far as its lease, memory and disk allow that."""
         began, data = time.monotonic(), self._data[self._config.family]
         ends = self._life.ends - self._life.ahead - SCORE_SECONDS
 
@@ -139,7 +141,7 @@ class TrainingTrial(LeasedTrial):
         return dataclasses.replace(report, seconds={**report.seconds, "evaluation": more})
 
     def _translated(self, report: Report, checkpoint: Path, data: PairData, in_time: Callable[[], None]) -> Report:
-        """With the quality of the first translations of the validation split."""
+        """Return a report with BLEU and chrF of the first translations of the validation split."""
         tokenizer = Tokenizer.from_json(data.tokenizer)
         model = trained_model(self._config, checkpoint, tokenizer, torch.device(self._place.device))
         chunks = translated(model, tokenizer, data, data.valid, SENTENCES, in_time)
@@ -147,13 +149,14 @@ class TrainingTrial(LeasedTrial):
         return dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
 
     def _counted(self, report: Report, data: Data) -> Report:
-        """With what a few steps of a learner of its own allocate."""
+        """Return a report with what a few steps of a new learner allocate."""
         device = torch.device(self._place.device)
         found = count_allocations(partial(Learner, self._config, data, device, report.micro_batches), device)
         return dataclasses.replace(report, step_bytes=found.peak_bytes, step_allocations=found.count)
 
     def _timed(self, report: Report, data: Data) -> Report:
-        """With what its steps take beside those of its shape as the recipe trains it, in upstream's precision."""
+        """Return a report with the time of its steps over that of its shape as the recipe trains it, in upstream's
+        precision."""
         device, own = torch.device(self._place.device), self._assignment["config"]
         shape = {**{name: own[name] for name in DIMENSIONS}, "precision": upstreams(native(device))}
         recipe = self._place.recipes[self._config.family]
@@ -164,7 +167,7 @@ class TrainingTrial(LeasedTrial):
         return dataclasses.replace(report, step_ratio=step_ratio(one, other))
 
     def cleanup(self) -> None:
-        """Nothing is left half-written: checkpoints appear whole or not at all."""
+        """Stop training. Nothing is left half-written: checkpoints appear whole or not at all."""
         self._reports.close()
 
     def _train(self, opened: float, peak: float | None) -> Generator[Report, None, None]:

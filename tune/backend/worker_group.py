@@ -1,7 +1,8 @@
-"""Processes that work on one thing together, under Ray Train: up from the first task until they are dismissed.
+"""Worker groups: processes under Ray Train that work on one thing together, from the first task until they are
+dismissed.
 
-The driver lays a task on the desk; the first rank takes it from there, tells the others, and says how far they are.
-Where a process dies Ray Train starts all of them anew, and they take up the task that still lies there.
+The driver puts a task on the desk; the first rank takes it from there, tells the others, and reports their progress. If
+a process dies, Ray Train restarts all of them, and they take up the task that is still there.
 """
 
 import asyncio
@@ -30,18 +31,19 @@ from tune.store.accounting import Hold
 from tune.store.heartbeat import GRACE_SECONDS, end_within, opened_here
 
 LOOK_SECONDS = 0.02
-"""Between two looks of the first rank at the desk, while it has nothing to do."""
+"""Seconds between two looks of the first rank at the desk, while it has nothing to do."""
 PATIENCE_SECONDS = 1.0
-"""Between two looks of the driver whether the processes live."""
+"""Seconds between two checks of the driver whether the processes live."""
 SHUTDOWN_SECONDS = 3.0
-"""Of a lease, kept to end processes that are still at work."""
+"""Seconds at the end of a lease, kept to end processes that are still at work."""
 DEATHS = 2
-"""So often processes of one group are started anew."""
+"""How often the processes of one group are restarted at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a rank works on a task; ends: by the monotonic clock; folder: of the trial, for checkpoints."""
+    """What a rank needs for a task, and until when. ends: by the monotonic clock; folder: of the trial, for
+    checkpoints."""
 
     config: Config
     data: Data
@@ -56,7 +58,8 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """asked: JSON-able; changes: what of the group's configuration; trial: its name; seconds: to be over within."""
+    """Task of a group. asked: JSON-able; changes: fields of the group's config that it replaces; trial: its name;
+    seconds: in which it must be over."""
 
     asked: dict[str, Any]
     trial: str
@@ -66,18 +69,19 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What the seconds since the last word went to, and the row that a task ends with."""
+    """Message of a rank: what the seconds since the last one were spent on, and the row that ends a task."""
 
     what: str
     row: dict[str, Any] | None = None
 
 
 Work = Callable[[Place, dict[str, Any]], Iterator[Said]]
-"""Done on every rank alike; the first one's words count. UserError, raised on all ranks: the task cannot be done."""
+"""Function that every rank runs alike; what it yields on the first one counts. UserError, raised on all ranks: the task
+cannot be done."""
 
 
 class Desk:
-    """What is to be done, and what is said of it; a task lies here until its row is said."""
+    """The task that is to be done, which stays until its row arrives, and the messages about it."""
 
     def __init__(self) -> None:
         self._task: Task | None = None
@@ -90,19 +94,19 @@ class Desk:
         return self._task
 
     async def say(self, said: Said | None) -> None:
-        """None: the processes are up."""
+        """Add a message. None: the processes are up."""
         if said is not None and said.row is not None:
             self._task = None
         self._said.put_nowait(said)
 
     async def heard(self) -> Said | None:
-        """Waits for the next word."""
+        """Wait for the next message, and return it."""
         return await self._said.get()
 
 
 @dataclass(frozen=True)
 class RemoteLine:
-    """A way to the desk, an actor of Ray's."""
+    """A rank's access to the desk, which is an actor of Ray's."""
 
     desk: Any
 
@@ -114,17 +118,18 @@ class RemoteLine:
 
 
 def new_desk() -> tuple[Any, RemoteLine]:
-    """A desk as an actor, and the way to it."""
+    """Return a desk as an actor, and the access to it."""
     desk = ray.remote(num_cpus=0)(Desk).remote()
     return desk, RemoteLine(desk)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What each process of a group is told when it starts. data: a reference into the object store.
+    """What each process of a group is told when it starts.
 
-    folder: the study's, of checkpoints; each trial has its own in it; families: a user's; ends: the moment of the
-    hold, as Hold.moment has it, when a process ends itself that nobody dismissed; None: it has no hold.
+    data: a reference into the object store; folder: the study's, of checkpoints, in which each trial has its own;
+    families: a user's; ends: the end of the hold, as Hold.moment has it, at which a process ends itself that was not
+    dismissed; None: it has no hold.
     """
 
     work: Work
@@ -140,7 +145,7 @@ DISMISSED = Task(asked={"dismissed": True}, trial="", seconds=0.0)
 
 
 def serve(orders: Orders) -> None:
-    """The life of one rank: task after task, and no longer than its hold: after the grace the system ends it."""
+    """Run one rank: task after task, but no longer than its hold; after the grace the system ends it."""
     ends = math.inf if orders.ends is None else opened_here(orders.folder.parent, **orders.ends)
     if orders.ends is not None:
         end_within(ends + GRACE_SECONDS - time.monotonic())
@@ -164,7 +169,8 @@ def serve(orders: Orders) -> None:
 
 
 def _next_task(line: RemoteLine, first: bool, ends: float) -> Task:
-    """The first rank's, on all of them; none towards the end of the hold, so that all go home in time."""
+    """Return the first rank's next task on all ranks; DISMISSED towards the end of the hold, so that all end in
+    time."""
     found: list[Any] = [None]
     while first and found[0] is None:
         found[0] = line.task() if time.monotonic() < ends - SHUTDOWN_SECONDS else DISMISSED
@@ -176,10 +182,10 @@ def _next_task(line: RemoteLine, first: bool, ends: float) -> Task:
 
 
 class Trainer(TorchTrainer):
-    """Without two actors of Ray's, which would be waited for on all devices of a group: one hands out Ray's own data
-    sets, of which there are none. The other frees what a lost driver held, which goes with this driver's own Ray: it
-    asks a server that there is not (tune/backend/session.py) whether the driver lives, and takes 12 s to end.
-    """
+    """TorchTrainer without two actors of Ray's, whose end would be waited for on all devices of a group. One hands out
+    Ray's own data sets, of which there are none. The other frees what a lost driver held, which here ends with this
+    driver's own Ray: it asks a server that does not run (tune/backend/session.py) whether the driver lives, and takes
+    12 s to end."""
 
     def _create_default_callbacks(self) -> list[Any]:
         needless = {"DatasetsCallback", "PlacementGroupCleanerCallback"}
@@ -187,14 +193,14 @@ class Trainer(TorchTrainer):
 
 
 class LeaseOver(Exception):
-    """The processes are still at work when their lease ends."""
+    """The lease ends while the processes are still at work."""
 
 
 @dataclass
 class WorkerGroup:
-    """So many processes on a hold of as many devices, which is charged what they say.
+    """Group of `count` processes on a hold of as many devices, which is charged for what they say.
 
-    gpus: that there are for all of them; none: they work on CPUs. Where ranks must share a GPU they talk by gloo.
+    gpus: number for all of them together; 0: they work on CPUs. Where ranks must share a GPU they communicate by gloo.
     start_up_seconds: until the processes were up. watch: is called every second while they work.
     """
 
@@ -213,13 +219,13 @@ class WorkerGroup:
         self._thread.start()
 
     def come_up(self) -> None:
-        """Wait until the processes can work. RuntimeError: they died too often. LeaseOver."""
+        """Wait until the processes can work. RuntimeError: they died too often. LeaseOver: the lease ends first."""
         assert self._heard() is None, "nothing was asked for yet"
         self.hold.charge("start")
         self.start_up_seconds = time.monotonic() - self._began
 
     def do(self, task: Task) -> dict[str, Any]:
-        """The row that a task ends with. RuntimeError and LeaseOver as above."""
+        """Let the group do a task; return the row that it ends with. RuntimeError, LeaseOver: as in `come_up`."""
         self._lay(task)
         while (said := self._heard()) is None or said.row is None:
             self.hold.charge("lost" if said is None else said.what)
@@ -227,7 +233,7 @@ class WorkerGroup:
         return said.row
 
     def dismiss(self) -> None:
-        """Let the processes end. LeaseOver: they do not."""
+        """Let the processes end. LeaseOver: they do not in time."""
         self._lay(DISMISSED)
         self._thread.join(self._patience)
         if self._thread.is_alive():
