@@ -1,4 +1,5 @@
-"""What a study says on the screen: a line a decision, with its reason; the noise of libraries goes to its log."""
+"""What a study shows on the screen: one line for each decision, with its reason; the output of libraries goes to its
+log."""
 
 import io
 import logging
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class Voice:
-    """Writes a line to the real screen, and to the log; `show` may be replaced by another way to the screen."""
+    """Writer of lines to the real screen and to the log. show: how a line gets to the screen, which a display may
+    replace."""
 
     def __init__(self, screen: TextIO, log: TextIO) -> None:
         self.screen, self._log = screen, log
@@ -34,7 +36,7 @@ class Voice:
         self._log.write(line + "\n")
 
     def plain(self, line: str) -> None:
-        """To the screen as it is."""
+        """Write a line to the screen as it is."""
         self.screen.write(line + "\n")
 
 
@@ -42,8 +44,8 @@ PROGRESS_SECONDS = 30.0
 
 
 class Progress:
-    """One line on what is under way: in its place on a terminal, where it gives way to all that is said; elsewhere, and
-    in the log, now and then."""
+    """Line on what is under way: on a terminal always in one place, and out of the way of other lines; elsewhere now
+    and then one more line, which the log has too."""
 
     def __init__(self, voice: Voice, clock: Callable[[], float] = time.monotonic) -> None:
         self._voice, self._clock, self._told = voice, clock, clock()
@@ -67,10 +69,11 @@ ERASE = "\r\x1b[K"
 
 
 class Outlived(io.FileIO):
-    """The real screen. What it does not take, as a full disk or a pipe that nobody reads, the log alone has."""
+    """The real screen, whose write errors are ignored: what a full disk or a pipe that nobody reads does not take, only
+    the log has."""
 
     def write(self, data: Any, /) -> int:
-        """Bytes; how many of them."""
+        """Write bytes; return how many there are."""
         try:
             return super().write(data)
         except OSError:
@@ -81,7 +84,8 @@ class Outlived(io.FileIO):
 def screen_apart(path: Path) -> Iterator[Voice]:
     """Send this process's output, of C libraries and in a notebook too, and its log and warnings to the file at `path`.
 
-    Yields what writes a line to the real screen, and to the log; which has the traceback too where an error ends it.
+    Yields a Voice, which writes to the real screen and to that file; the file also has the traceback if an error ends
+    it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -117,9 +121,10 @@ def screen_apart(path: Path) -> Iterator[Voice]:
 
 @contextmanager
 def last_word(line: str) -> Iterator[None]:
-    """Say this on stderr where this process ends inside without a word: by SIGKILL, or as Ray ends it from C++ code.
+    """Print this line on stderr if this process ends inside without a word: by SIGKILL, or as Ray ends it from C++
+    code.
 
-    A shell that lives on says it, when the pipe to it closes before it was told that all is well.
+    A shell that lives on prints it, if the pipe to it closes before it was told that all is well.
     """
     words = ["/bin/sh", "-c", 'read -r over || printf "%s\\n" "$0" >&2', line]
     with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as waits:
@@ -133,22 +138,22 @@ BUDGET_LINE_SECONDS = 30.0
 
 
 class Callback(Listener):
-    """A user's listener: an error of its own ends it, in one line, and not the search."""
+    """Wrapper of a user's listener: an error in it ends the listener, which is told in one line, and not the search."""
 
     def __init__(self, listener: Listener, write: Callable[[str], None]) -> None:
         self._listener: Listener | None = listener
         self._write = write
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
-        """Handed on."""
+        """Pass it on to the listener."""
         self._tell(lambda listener: listener.decided(engine, trial, action, reason))
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        """Handed on."""
+        """Pass it on to the listener."""
         self._tell(lambda listener: listener.reported(engine, trial, report))
 
     def closed(self, engine: Engine) -> None:
-        """Handed on."""
+        """Pass it on to the listener."""
         self._tell(lambda listener: listener.closed(engine))
 
     def _tell(self, what: Callable[[Listener], None]) -> None:
@@ -164,20 +169,20 @@ class Callback(Listener):
 
 
 class Screen(Listener):
-    """One line a decision with its reason, and a line on the budget now and then."""
+    """Listener that writes one line for each decision with its reason, and now and then a line on the budget."""
 
     def __init__(self, write: Callable[[str], None], metric: Metric | None = None) -> None:
         self._write, self._metric = write, metric
         self._next_budget_line, self._said_once = time.monotonic() + BUDGET_LINE_SECONDS, False
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
-        """t003 nanogpt d128 h4 l4 p.1 bf16: promote: place 1 of 5 at rung 0"""
+        """Write a decision: `t003 nanogpt d128 h4 l4 p.1 bf16: promote: place 1 of 5 at rung 0`."""
         record = engine.trials.get(trial or "")
         who = f"{trial} {record.family} {label(record.config)}" if record else "slot"
         self._write(f"{_clock(engine.accounting.clock())} {who}: {action}: {reason}")
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        """The result of a rung or of a last segment; and the budget, when it was not shown for a while."""
+        """Write the result of a rung or of a last segment; and the budget, when it was not shown for a while."""
         if report.valid is not None and (report.rung is not None or report.final):
             last = "after its decay" if self._metric is None else "when its last lease ended"
             where = {"final": last, "turned": "at its best", "returned": "at its end"}.get(
@@ -195,8 +200,8 @@ class Screen(Listener):
             self._write(budget_line(engine))
 
     def _lost(self, report: Report) -> Iterator[str]:
-        """What became of the end of a lease of a user's loop, where that was not as it should be; once for all that it
-        never saves."""
+        """Yield what a user's loop lost where its lease did not end as it should; that it never saves is said only
+        once."""
         forced = "lost" in report.seconds
         if forced:
             yield f"ended by force at the end of its lease: no report for {report.seconds['lost']:.1f} s"
@@ -204,13 +209,14 @@ class Screen(Listener):
             return
         if forced or report.checkpoint is not None:
             yield f"{report.lost:,} steps since its newest checkpoint are lost, which its loop did not save"
-        elif not self._said_once:  # an end in order, at which a loop that saves would have
+        elif not self._said_once:  # its lease ended in order: a loop that saves would have saved
             self._said_once = True
             yield "its loop never saves, so each lease of a trial begins anew: give ration.report(...) a save="
 
 
 def budget_line(engine: Engine) -> str:
-    """What is spent, reserved and left, how many slots are held, and by whom; one of nobody is between two leases."""
+    """Return a line on what is spent, reserved and left, how many slots are held, and by which trials; a slot that none
+    of them holds is between two leases."""
     ledger, held = engine.accounting.ledger, engine.accounting.idle_slots + len(engine.running)
     money = f"spent {whole_text(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
     rest = f"reserved {whole_text(ledger.reserved)}, left {whole_text(max(0.0, ledger.left))}"

@@ -1,4 +1,4 @@
-"""The live panel: a running study at a glance, read from its journal; on a terminal what is said scrolls by above it.
+"""The live panel: a running study at a glance, read from its journal; on a terminal, other lines scroll by above it.
 
 A thread of its own reads the journal and is the only one that draws, so the search waits for neither.
 """
@@ -43,15 +43,15 @@ LEASES = f"""
     FROM leases JOIN trials USING (trial) JOIN slots USING (slot) LEFT JOIN reports ON report = (
         SELECT MAX(report) FROM reports WHERE reports.trial = leases.trial AND train_loss IS NOT NULL)
     WHERE leases.closed IS NULL ORDER BY leases.lease"""
-"""What runs, with what it reported last."""
+"""Query of the leases in use, each with the last report of its trial that has a training loss."""
 DONE = {"finished": "finished", "failed": "error"}
-"""Why a trial of these states ended; those that were stopped have a reason."""
+"""Why a trial ended, by its state; trials that were stopped have a reason in the journal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The first of a family's ranking so far; found: such as `perplexity 4.2`; where: at which level, and on what that
-    was measured; curve: its training losses in nats, or its best metrics, one a report."""
+    """First trial of a family's ranking so far. found: its result, such as `perplexity 4.2`; where: at which level, and
+    on which split; curve: its training losses in nats, or its best metrics so far, one a report."""
 
     trial: str
     config: str
@@ -62,7 +62,8 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A trial at work; goal: such as `to rung 1`; left: seconds to the end of its lease. None: not reported yet."""
+    """Running trial. goal: such as `to rung 1`; left: seconds to the end of its lease; loss, step_seconds: None before
+    the first report."""
 
     trial: str
     config: str
@@ -74,7 +75,7 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyView:
-    """A family's trials; ended: how many for which reason."""
+    """A family's trials. paused: how many; ended: how many for which reason."""
 
     running: Sequence[Running]
     paused: int
@@ -84,9 +85,8 @@ class FamilyView:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """In device-seconds the cap, what is spent of it, reserved and left; slots held, and the device-seconds that they
-    take a second; wall: seconds to the deadline, inf where there is none.
-    """
+    """Study as the panel shows it. cap, spent, reserved: device-seconds; slots: how many are held; rate: device-seconds
+    that these take a second; wall: seconds to the deadline, inf where there is none."""
 
     cap: float
     spent: float
@@ -98,12 +98,12 @@ class View:
 
     @property
     def left(self) -> float:
-        """Neither spent nor reserved."""
+        """Device-seconds neither spent nor reserved."""
         return max(0.0, self.cap - self.spent - self.reserved)
 
     @property
     def seconds_to_end(self) -> float | None:
-        """Of wall time, if the slots held now are kept to the end; None while there are none."""
+        """Seconds of wall time to the end, if the slots held now are kept until then; None while there are none."""
         if not self.slots:
             return None
         return max(0.0, min((self.cap - self.spent) / self.rate, self.wall))
@@ -118,7 +118,7 @@ def look(
     wall: float = math.inf,
     metric: Metric | None = None,
 ) -> View:
-    """The study at `now` on its own clock, `wall` seconds before its deadline."""
+    """Return the study as it is at `now` on its own clock, `wall` seconds before its deadline."""
     spent, held, rate = journal.execute(SLOTS, (now,)).fetchone()
     running = journal.execute(LEASES, (now,)).fetchall()
     trials = journal.execute("SELECT family, state, reason FROM trials").fetchall()
@@ -169,15 +169,15 @@ def _best(journal: sqlite3.Connection, row: sqlite3.Row, metric: Metric | None) 
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LONGEST_CURVE = 60
-"""Characters."""
+"""Characters of a sparkline at most."""
 MOST_RUNNING = 6
-"""Of a family, that have a line of their own."""
+"""Running trials of a family that have a line of their own."""
 FRAME = 4
-"""Columns of the box around the lines."""
+"""Columns that the box around the lines takes."""
 
 
 class Panel:
-    """What rich draws."""
+    """A view of a study for rich to draw."""
 
     def __init__(self, view: View, title: str) -> None:
         self._view, self._title = view, title
@@ -188,7 +188,8 @@ class Panel:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of the values in at most `width` blocks: each the mean of as many values, the lowest the least."""
+    """Return the values as at most `width` blocks, each for the mean of an equal part of them; the lowest mean has the
+    lowest block."""
     width = min(width, len(values))
     if width <= 0:
         return ""
@@ -211,7 +212,7 @@ def _lines(view: View, width: int) -> Iterator[Text]:
 
 
 def _bar(view: View, width: int) -> Text:
-    """The cap: spent, reserved, left."""
+    """Return a bar of the cap: spent, reserved, left."""
     spent = min(width, round(width * view.spent / view.cap))
     reserved = min(width - spent, round(width * view.reserved / view.cap))
     left = width - spent - reserved
@@ -226,7 +227,7 @@ def _counts(name: str, family: FamilyView) -> Text:
 
 
 def _running_lines(running: Sequence[Running]) -> Iterator[str]:
-    """t003 d96 h8 l2 p0 bf16 to rung 1: loss 2.255, 31.2 steps/s, 12s left"""
+    """Yield a line for each trial: `t003 d96 h8 l2 p0 bf16 to rung 1: loss 2.255, 31.2 steps/s, 12s left`."""
     shown = running[:MOST_RUNNING]
     for each in shown:
         loss = [] if each.loss is None else [f"loss {each.loss:.3f}"]
@@ -243,14 +244,14 @@ def _best_line(best: Best, width: int) -> Text:
 
 
 def _short(seconds: float) -> str:
-    """To a second; from an hour on to a minute."""
+    """Return a duration to the second; from an hour on to the minute."""
     unit = 1 if seconds < 3600 else 60
     return duration_text(unit * round(seconds / unit))
 
 
 REFRESH_SECONDS = 0.5
 PANEL_SHARE = 0.05
-"""Of the time, what looking and drawing may take."""
+"""Largest share of the time that reading the journal and drawing may take."""
 
 
 @contextmanager
@@ -262,11 +263,11 @@ def displayed(
     wall_left: Callable[[], float],
     metric: Metric | None = None,
 ) -> Iterator[None]:
-    """Show the study in this folder while this lasts, on a terminal or in a notebook; `clock`: the study's own seconds;
-    wall_left: those to its deadline.
+    """Show the study in this folder while this lasts, on a terminal or in a notebook. clock: the study's own seconds;
+    wall_left: seconds to its deadline.
 
-    What is said meanwhile is shown with the next drawing. Nothing changes where there is neither, or a terminal that
-    cannot draw.
+    Lines that are written meanwhile are shown with the next drawing. Where there is neither a notebook nor a terminal
+    that can draw, nothing changes.
     """
     console = Console(file=voice.screen, markup=False, emoji=False, highlight=False)
     draws = console.is_terminal and not console.is_dumb_terminal and "utf" in console.encoding
@@ -281,7 +282,8 @@ def displayed(
         return [said.get() for _ in range(said.qsize())]
 
     def say_plainly() -> None:
-        """On a terminal everything that was said stands there at the end."""
+        """Write the lines that were not shown yet, and all later ones, plainly: on a terminal all of them stand there
+        at the end."""
         voice.show = voice.plain
         if told := lines():
             voice.plain("\n".join(told))
@@ -310,7 +312,8 @@ def displayed(
 
 
 class Terminal:
-    """The panel is below the lines, and goes away at the end; live: while it is there."""
+    """Canvas on a terminal: the panel is below the lines, and goes away at the end. live: context in which it is
+    there."""
 
     def __init__(self, voice: Voice, console: Console) -> None:
         self._screen, self._console = voice.screen, console
@@ -319,7 +322,7 @@ class Terminal:
         )
 
     def draw(self, panel: Panel, lines: Sequence[str]) -> None:
-        """Both, as wide as the terminal is now."""
+        """Draw both, as wide as the terminal is now."""
         if all(size := os.get_terminal_size(self._screen.fileno())):
             self._console.size = size
         if lines:
@@ -328,15 +331,15 @@ class Terminal:
 
 
 def in_notebook() -> bool:
-    """Whether this process is a notebook's kernel; IPython is imported then."""
+    """Return whether this process is a notebook's kernel, which has imported IPython."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 class Notebook:
-    """One panel that changes, and stays at the end, with the line that was said last; the log has them all.
+    """Canvas in a notebook: one panel that changes, and stays at the end, with the last line; the log has all lines.
 
-    It is shown first by who makes it: a cell's output is known to the thread that runs the cell alone.
+    Make it in the thread that runs the cell: only there a cell's output is known.
     """
 
     def __init__(self) -> None:
@@ -345,11 +348,11 @@ class Notebook:
         self._shown = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
 
     def draw(self, panel: Panel, lines: Sequence[str]) -> None:
-        """The panel as HTML, of a fixed width."""
+        """Draw the panel and the last line as HTML, of a fixed width."""
         self._last = lines[-1:] or self._last
         console = Console(
             file=StringIO(), record=True, width=NOTEBOOK_WIDTH, markup=False, emoji=False, highlight=False,
-            force_jupyter=False,  # there it prints into a notebook itself, each time anew
+            force_jupyter=False,  # else it prints into a notebook itself, each time anew
         )  # fmt: skip
         console.print(panel, *self._last, sep="\n", overflow="ellipsis", no_wrap=True)
         text = console.export_text(clear=False)

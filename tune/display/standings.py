@@ -1,4 +1,4 @@
-"""What TensorBoard shows of the ranking of a family: a table, a picture."""
+"""The ranking of a family as TensorBoard shows it: a table and a picture."""
 
 import io
 import json
@@ -17,18 +17,19 @@ from tune.store.queries import level_text, measured_text
 from tune.table_text import Table, markdown
 
 TOP = 20
-"""Rows of a table; analysis/rank.py has all."""
+"""Rows of a table at most; analysis/rank.py has all."""
 DOTS_PER_INCH = 100
 SIZE = (6.4, 4.0)
-"""Inches."""
+"""Width and height of a picture in inches."""
 AXES = (0.11, 0.13, 0.87, 0.79)
-"""Left, bottom, width and height as shares of it; a layout that matplotlib works out costs a second drawing."""
+"""Left, bottom, width and height of the axes as shares of that; a layout by matplotlib costs a second drawing."""
 DECADE = 10
 ORANGE = (0.84, 0.37, 0.0)
 
 
 def levels(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The sound ones of a ranking by level and by what they were measured on there, the furthest level first."""
+    """Return the sound trials of a ranking by level and by what they were measured on there, the furthest level
+    first."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row["level"] is not None:
@@ -37,7 +38,7 @@ def levels(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One family of the ranking by the quotient as Markdown. What failed stands last, in a table of its own."""
+    """Return one family's ranking by the quotient as Markdown. Failed trials stand last, in a table of their own."""
     ranked = [
         (
             level, str(number), row["trial"], label(json.loads(row["config"])), f"{row['perplexity_per_million']:.4g}",
@@ -51,7 +52,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def own_table(rows: Sequence[Row], metric: Metric) -> str:
-    """The ranking of a user's loop: its metric, and the other numbers that it reported then."""
+    """Return the ranking of a user's loop as Markdown: its metric, and the other numbers that it reported then."""
     ranked = [row for row in rows if row["loss"] is not None]
     told = [json.loads(row["numbers"] or "{}") for row in ranked]
     names = [name for name in dict.fromkeys(name for numbers in told for name in numbers) if name != metric.name]
@@ -65,20 +66,21 @@ def own_table(rows: Sequence[Row], metric: Metric) -> str:
 
 
 def _broken(rows: Sequence[Row]) -> list[str]:
-    """What failed, in a table of its own, if anything did."""
+    """Return the failed trials in a table of their own, if there are any."""
     failed = [row for row in rows if row["section"] == "failed"]
     broken = [(row["trial"], label(json.loads(row["config"])), row["reason"] or row["state"]) for row in failed]
     return [_top(("failed or diverged", "config", "why"), broken)] if broken else []
 
 
 def _top(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """As Markdown the first TOP rows, and how many more there are."""
+    """Return the first TOP rows as Markdown, and how many more there are."""
     more = f"{len(rows) - TOP} more: `{called('analysis/rank.py')} --top 0`" if len(rows) > TOP else ""
     return markdown(Table(title="", columns=columns, rows=rows[:TOP], note=more))
 
 
 def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
-    """Size against perplexity: each sound trial where it got to, and the front of the furthest level."""
+    """Draw size against perplexity: each sound trial at its furthest level, and the front of the furthest level of
+    all."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -117,5 +119,5 @@ def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
 
 
 def _blue(shade: float) -> tuple[float, float, float]:
-    """The lighter, the lower the rung."""
+    """Return a blue, the lighter the lower the rung."""
     return (shade, 0.45 + 0.5 * shade, 0.7 + 0.25 * shade)

@@ -1,8 +1,9 @@
-"""What TensorBoard shows of a study: a run for each trial, with its row of HParams, and one for the ledger.
+"""What TensorBoard shows of a study: a run for each trial, with its row of HParams, one for the ledger, and one for the
+machine.
 
-Event files are written so that no end of the process loses what was said: whole records are appended and nothing is
-held open. A writer with a thread and an open file for each trial comes to its limit at a thousand trials, and a kill
-loses what waits in its queue. TensorBoard takes the first it reads of each record of HParams, and of a metric the
+Event files are written so that no end of the process loses what was added: whole records are appended and no file is
+held open. A writer with a thread and an open file for each trial reaches its limit at a thousand trials, and a kill
+loses what waits in its queue. Of records of HParams TensorBoard takes the first of each kind, and of a metric the
 newest value.
 """
 
@@ -43,25 +44,25 @@ from tune.system import System
 
 VERSION = "brain.Event:2"
 EVENTS, OURS = "events.out.tfevents.", ".ration"
-"""Around the time in the name of a file of events."""
+"""Prefix and suffix of the name of an event file, around the time."""
 
 
 def scalar(tag: str, value: float) -> Summary.Value:
-    """One number."""
+    """Return one number as a scalar of an event."""
     return Summary.Value(tag=tag, simple_value=value)
 
 
 class EventFile:
-    """A new file in `folder`, which is made; files of one folder are one run to TensorBoard, the oldest first.
+    """New event file in `folder`, which is made; files of one folder are one run to TensorBoard, the oldest first.
 
-    To its page the first start in a run is the run's own, and each later one a step back.
+    TensorBoard's page takes the first start in a run for the run's own, and each later one for a step back.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         before = max((path.name for path in folder.glob(f"{EVENTS}*{OURS}")), default=None)
         now = time.time()
-        if before is not None:  # after which this one is, whatever the clock says
+        if before is not None:  # this one sorts after it, whatever the clock says
             now = max(now, float(before.removeprefix(EVENTS).removesuffix(OURS)) + 1e-6)
         self._path = folder / f"{EVENTS}{now:017.6f}{OURS}"
         self._append(Event(wall_time=now, file_version=VERSION))
@@ -69,11 +70,11 @@ class EventFile:
             self.rewind(0)
 
     def add(self, *values: Summary.Value, step: int, at: float | None = None) -> None:
-        """Write values of one step; `at` in seconds since 1970, now where it is None."""
+        """Write values of one step. at: seconds since 1970, None for now."""
         self._append(Event(wall_time=time.time() if at is None else at, step=step, summary=Summary(value=values)))
 
     def rewind(self, step: int) -> None:
-        """Let TensorBoard forget what was written from `step` on: it was done again."""
+        """Let TensorBoard forget what was written from `step` on, since that is done again."""
         log = SessionLog(status=SessionLog.START)
         self._append(Event(wall_time=time.time(), step=step, session_log=log))
 
@@ -85,9 +86,9 @@ class EventFile:
 
 
 END = "at its end"
-"""After its decay, past its best, or where a loop came to its own or to its last lease's."""
+"""Reason of a trial that ended after its decay, past its best, or, of a loop, by itself or with its last lease."""
 REASONS = {END: 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
-"""Why a trial ended, as a number, since a metric is one; 0 while it may go on."""
+"""Reasons why a trial ended, as numbers, since a metric is one; 0 while it may go on."""
 METRICS = {
     "4 valid/perplexity": "perplexity",
     "4 valid/bits_per_character": "bits per character",
@@ -97,13 +98,13 @@ METRICS = {
     "7 trial/rung": "rung",
     "7 trial/ended": f"ended: 0 not, {', '.join(f'{number} {reason}' for reason, number in REASONS.items())}",
 }
-"""Each tag whose newest value is a column, and how that is headed."""
+"""Tags whose newest value is a column of HParams, each with the head of that."""
 REPORTED = "4 reported/"
-"""Before the names of what a user's loop reports."""
+"""Prefix of the tags of what a user's loop reports."""
 
 
 def metrics_of(metric: Metric | None) -> dict[str, str]:
-    """As METRICS; of a user's loop, with its metric."""
+    """Return METRICS; of a user's loop those that apply, and its own metric."""
     if metric is None:
         return METRICS
     own = {tag: head for tag, head in METRICS.items() if tag in (DEVICE_SECONDS, "7 trial/rung", ENDED)}
@@ -111,19 +112,19 @@ def metrics_of(metric: Metric | None) -> dict[str, str]:
 
 
 def number_of(reason: str) -> int:
-    """Of the reason for which a trial was ended; the journal's text may go on after the word."""
+    """Return the number of the reason for which a trial was ended; the journal's text may go on after the word."""
     return next((number for word, number in REASONS.items() if reason.startswith(word)), REASONS["error"])
 
 
 def names_of(dimensions: Iterable[str]) -> dict[str, str]:
-    """TensorBoard sorts columns by these names, and heads them as they are in the space."""
+    """Return the names of columns by which TensorBoard sorts them; it shows the names of the search space as heads."""
     names = ("family", *dimensions)
     width = len(str(len(names)))
     return {name: f"{place:0{width}} {name}" for place, name in enumerate(names, 1)}
 
 
 def columns(dimensions: Dimensions, families: Iterable[str], metric: Metric | None = None) -> Summary.Value:
-    """Once a study, in any of its runs."""
+    """Return the record of HParams that says which columns there are; once a study, in any of its runs."""
     infos, names = [], names_of(dimensions)
     for name, values in {"family": tuple(families), **dimensions}.items():
         kind = DATA_TYPE_STRING if any(isinstance(each, str) for each in values) else DATA_TYPE_FLOAT64
@@ -134,7 +135,8 @@ def columns(dimensions: Dimensions, families: Iterable[str], metric: Metric | No
 
 
 def begun_row(dimensions: Iterable[str], family: str, config: Mapping[str, Any]) -> Summary.Value:
-    """A trial's row, from its start on; a dimension that its family does not have stays empty."""
+    """Return a trial's row of HParams, which it has from its start on; a dimension that its family does not have stays
+    empty."""
     start, names = SessionStartInfo(start_time_secs=time.time()), names_of(dimensions)
     values = {"family": family, **config}
     for name in names.keys() & values.keys():
@@ -146,7 +148,7 @@ def begun_row(dimensions: Iterable[str], family: str, config: Mapping[str, Any])
 
 
 def ended_row(reason: str) -> Summary.Value:
-    """The state of a trial that ended, by which its row can be filtered."""
+    """Return the record of HParams of a trial that ended, by whose status its row can be filtered."""
     status = STATUS_SUCCESS if reason.startswith((END, "price")) else STATUS_FAILURE
     end = SessionEndInfo(status=status, end_time_secs=time.time())
     return _record(metadata.SESSION_END_INFO_TAG, session_end_info=end)
@@ -178,10 +180,10 @@ SCALARS = {
     "7 trial/rung": "rung",
     "7 trial/test_perplexity": "test_perplexity",
 }
-"""Each tag and its column of the journal's table `reports`. The groups 1 to 3 are the ledger's."""
+"""Tags, each with its column of the journal's table `reports`. Groups 1 to 3 are the ledger's, 8 the machine's."""
 LOSS = "4 valid/loss"
 LONGEST_RUN = 200
-"""Bytes of the name of a run: a folder's has 255 at most."""
+"""Bytes of the name of a run at most: the name of a folder may have 255."""
 ENDED, DEVICE_SECONDS = "7 trial/ended", "7 trial/device_seconds"
 BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
 PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
@@ -201,7 +203,7 @@ class TrialRun:
         self._file.add(begun, step=self._tokens)
 
     def decided(self, action: str, reason: str, now: float) -> None:
-        """A decision about the trial at `now`, on the study's clock."""
+        """Write a decision about the trial. now: on the study's clock."""
         ended = number_of(reason) if action == "stop" else 0
         values = [scalar(DEVICE_SECONDS, self._device_seconds(now))]
         if action != GIVE_UP:  # which changes nothing about the trial
@@ -212,7 +214,7 @@ class TrialRun:
             self._file.add(ended_row(reason), step=self._tokens)
 
     def reported(self, report: Report, now: float) -> None:
-        """A report, `now` on the study's clock."""
+        """Write a report. now: on the study's clock."""
         if report.tokens < self._tokens:
             self._file.rewind(report.tokens)
         self._tokens, row = report.tokens, to_row(report)
@@ -232,7 +234,7 @@ class TrialRun:
             self._file.add(ended_row(END), step=self._tokens)
 
     def translated(self, score: Score) -> None:
-        """How well the trial translates, after its end."""
+        """Write how well the trial translates, after its end."""
         self._file.add(scalar(BLEU, score.bleu), scalar(CHRF, score.chrf), step=self._tokens)
 
     def _device_seconds(self, now: float) -> float:
@@ -243,17 +245,17 @@ class TrialRun:
 
 
 PICTURE_SHARE = 0.005
-"""Of the device-seconds spent so far, what drawing may have taken: it keeps a core from its trial."""
+"""Largest share of the device-seconds spent so far that drawing may take: it keeps a core from its trial."""
 FIRST_PICTURE_SECONDS = 0.4
-"""The price of a picture before one was drawn."""
+"""Seconds that a picture is assumed to take before one was drawn."""
 BUDGET, BEST, RUNGS, SYSTEM = "1 budget", "2 best so far", "3 rungs", "8 system"
 AXIS = "Steps are device-seconds; on the relative axis they read as device-hours."
 
 
 class LedgerRun:
-    """The run `ledger`: the account, each family's best so far and its front, how many trials completed each rung.
+    """The run `ledger`: the account, each family's best so far and its front, and how many trials completed each rung.
 
-    The best so far is the first of the ranking; its loss is that of the subset, which all have.
+    The best so far is the first of the ranking; its loss is that of the validation subset, which all trials have.
     """
 
     def __init__(
@@ -272,7 +274,7 @@ class LedgerRun:
         self._file.add(*about, *layout, columns(dimensions, settings.families, metric), step=0)
 
     def write(self, engine: Engine) -> None:
-        """The account as it stands."""
+        """Write the account as it stands."""
         ledger = engine.accounting.ledger
         account = {"spent": ledger.spent, "reserved": ledger.reserved, "left": ledger.left}
         values = {f"{BUDGET}/{name}": seconds for name, seconds in account.items()}
@@ -287,7 +289,8 @@ class LedgerRun:
         self._file.add(*numbers, step=int(ledger.spent), at=ledger.spent)
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        """A report. A new leader's front is drawn, if that is cheap."""
+        """Write the account after a report. If that has a new best so far, its family's front is drawn, if that is
+        cheap."""
         family, spent = engine.trials[trial].family, engine.accounting.ledger.spent
         if report.rung is not None:
             self._completed[family][report.rung].add(trial)
@@ -296,22 +299,23 @@ class LedgerRun:
         self.write(engine)
 
     def close(self, engine: Engine) -> None:
-        """The fronts and the final ranking."""
+        """Write the account, the fronts and the final rankings."""
         self.write(engine)
         for family in self._best:
             self._show(family, int(engine.accounting.ledger.spent))
 
     def ended(self, trial: str) -> None:
-        """A trial is over: where it was a best so far and failed, another is; what a loop had then counts."""
+        """Update the best so far when a trial is over: one that failed is none any more, and a loop's best until then
+        counts."""
         if self._metric is not None or trial in [row["trial"] for row in self._best.values()]:
             self.rank()
 
     def rank(self) -> None:
-        """Ask anew who is the best so far."""
+        """Ask the journal anew which trials are the best so far."""
         self._best = best_so_far(self._journal)
 
     def _leads(self, family: str, trial: str, report: Report) -> bool:
-        """Whether with a report there is a new best so far; the ranking is asked only where there may be."""
+        """Return whether a report makes a new best so far; the ranking is asked only where it may."""
         kept = report.kept
         cut_short = self._metric is not None and report.ended in ("lease", "stopped")
         if kept is None or (report.rung is None and not report.final and not cut_short):
@@ -339,7 +343,7 @@ class LedgerRun:
 
 
 def charts(families: list[str], metric: Metric | None = None) -> dict[str, dict[str, list[Any]]]:
-    """The layout of the custom scalars: the account, the best losses, how far trials came."""
+    """Return the layout of the custom scalars: the account, the best losses, how far trials came."""
     budget = {
         "device-seconds": ["Multiline", [f"{BUDGET}/(spent|reserved|left)"]],
         "running trials": ["Multiline", [f"{BUDGET}/running"]],
@@ -350,13 +354,13 @@ def charts(families: list[str], metric: Metric | None = None) -> dict[str, dict[
 
 
 class SystemRun(Listener):
-    """The run `system`: how busy the machine is and what memory it has taken, over the device-seconds spent."""
+    """The run `system`: how busy the machine is and how much memory is in use, over the device-seconds spent."""
 
     def __init__(self, folder: Path) -> None:
         self._file, self._system = EventFile(folder / "system"), System()
 
     def look(self, spent: float) -> None:
-        """Where it is time for that."""
+        """Write the figures, if it is time for that."""
         if found := self._system.look():
             values = (scalar(f"{SYSTEM}/{name}", value) for name, value in found.items())
             self._file.add(*values, step=int(spent), at=spent)
@@ -369,9 +373,10 @@ class SystemRun(Listener):
 
 
 class TensorBoard(Listener):
-    """A run for each trial, and one for the ledger, in `folder`; a study that goes on goes on in the same runs.
+    """Listener that writes a run for each trial, and one for the ledger, in `folder`; a resumed study goes on in the
+    same runs.
 
-    dimensions: of all its families; watch: what it took while the search ran.
+    dimensions: of all its families; watch: the time that this took while the search ran.
     """
 
     def __init__(
@@ -382,7 +387,7 @@ class TensorBoard(Listener):
         self._trials: dict[str, TrialRun] = {}
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
-        """A trial that starts has its row of HParams at once, so that no end can lose it."""
+        """Write a decision. A trial that starts has its row of HParams at once, so that no end can lose it."""
         with self.watch:
             if trial is not None:
                 self._run(engine, trial).decided(action, reason, engine.accounting.clock())
@@ -393,21 +398,21 @@ class TensorBoard(Listener):
             self._ledger.write(engine)
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        """A report, once it is in the journal."""
+        """Write a report, once it is in the journal."""
         with self.watch:
             self._trials[trial].reported(report, engine.accounting.clock())
             self._ledger.reported(engine, trial, report)
 
     def closed(self, engine: Engine) -> None:
-        """The last pictures and the final ranking."""
+        """Write the last pictures and the final ranking."""
         self._ledger.close(engine)
 
     def translated(self, engine: Engine, trial: str, score: Score) -> None:
-        """How well a winner translates."""
+        """Write how well a winner translates."""
         self._run(engine, trial).translated(score)
 
     def _run(self, engine: Engine, trial: str) -> TrialRun:
-        """That of a trial; a new one begins with its row of HParams."""
+        """Return the run of a trial; a new one begins with its row of HParams."""
         if trial not in self._trials:
             record = engine.trials[trial]
             begun = begun_row(self._dimensions, record.family, record.config)
