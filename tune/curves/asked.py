@@ -1,4 +1,4 @@
-"""What a replay can be asked for; standard library only."""
+"""The settings of a replay; standard library only."""
 
 import math
 import re
@@ -18,21 +18,21 @@ SCHEDULERS = (
 )
 SUGGESTIONS = ("order", "prior")
 ALL = "all"
-"""Of the ideas that our own scheduler may do without."""
+"""Value of --ablations for all ideas that our own scheduler may do without."""
 MOST_WORKERS, MOST_SEEDS = 10_000, 1_000_000
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
-    """A length of time in seconds, or a multiple of what a table or a cap makes it; `text` is as it was typed."""
+    """Length of time in seconds, or as a multiple of one that follows from a table or a cap. text: as it was typed."""
 
     text: str
     seconds: float | None = None
     times: float | None = None
 
     def of(self, unit: float) -> float:
-        """Seconds, where `unit` is what the multiple is of."""
+        """Return the seconds. unit: the length that a multiple is of."""
         return self.seconds if self.seconds is not None else unit * (self.times or 0.0)
 
 
@@ -60,7 +60,7 @@ def _number(text: str, rule: str) -> float:
 
 
 def _amount(sign: str, units: int, rule: str, nothing: str) -> Callable[[str], Amount]:
-    """Of a time, or of a number of `units` of a multiple before a sign."""
+    """Return a parser of a time, or of a multiple: a number before `sign`, divided by `units`."""
 
     def read(text: str) -> Amount:
         if text.endswith(sign):
@@ -93,7 +93,8 @@ def _diverge(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings(Formed):
-    """One replay: every scheduler on every table, budget and number of workers, once a seed. Times are seconds."""
+    """Settings of one replay: every scheduler on every table, budget and number of workers, once for each seed. Times
+    are seconds."""
 
     command: ClassVar[Command] = Command(
         script="tune/replay.py", does="tune.curves.replay_command:run",

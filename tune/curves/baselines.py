@@ -1,9 +1,9 @@
 """Baselines, each a policy of the engine in place of its own: Ray's ASHA and HyperBand and Optuna's pruners by their
 own code, ASHA with promotion, one report for all, random search, an oracle.
 
-Their time is the optimizer steps of a trial, in units of the most steps between two reports: rung k is k + 1 of them.
-One that decides only when a trial comes to certain times is told only of those. Those that stop trials for good begin
-again with all configurations, and a longer grace, when these are used up.
+Their time is a trial's optimizer steps, in units of the most steps between two reports: rung k is k + 1 units. A
+scheduler that decides at certain times only is told of those alone. One that stops trials for good begins again with
+all configurations, and a longer grace period, when these are used up.
 """
 
 import logging
@@ -26,15 +26,17 @@ ASHA_REDUCTION, ASHA_GRACE = 2, 2
 HYPERBAND_REDUCTION = 2
 OPTUNA_HALVING_REDUCTION, OPTUNA_HALVING_GRACE = 2, 2
 OPTUNA_HYPERBAND_REDUCTION, OPTUNA_HYPERBAND_GRACE = 4, 2
-"""The best settings of each on the seven tables, of reductions 2 to 5 and graces 1 to 16 (docs/log.md)."""
+"""Reduction factors, and grace periods in units of time: the best of each scheduler on the seven tables, of reductions
+2 to 5 and grace periods 1 to 16 (docs/log.md)."""
 FIRST_REPORTS_SHARE = 0.5
-"""Of the cap at most: for the first reports of all, before the best go on."""
+"""Largest share of the cap for the first reports of all, before the best go on."""
 
 
 class Baseline(Policy):
-    """What baselines share: a trial that may go on does so, else a slot begins a new one; nothing is kept for later.
+    """Policy that baselines share: a trial that may go on does so, else a slot begins a new one; nothing is kept for
+    later.
 
-    unit: steps of a unit of time; longest: units to the end of the longest life; price: as of SuccessiveHalving.
+    unit: steps in a unit of time; longest: units to the end of the longest life; price: as of SuccessiveHalving.
     """
 
     ladder: Ladder
@@ -54,10 +56,10 @@ class Baseline(Policy):
     def rung_seconds(self, rung: int) -> float:
         return (rung + 1) * self._unit_seconds
 
-    # --- what the engine asks and tells
+    # --- called by the engine
 
     def decide(self, left: Left) -> Move:
-        """A trial that may go on, else a new one, as long as there is something to pay for them."""
+        """Go on with a trial that may, else begin a new one, as long as what is left pays for it."""
         for trial in self.going:
             if (rung := self._affordable(trial, self.decision[trial], left)) is not None:
                 return Promote(trial, rung, "goes on")
@@ -76,7 +78,7 @@ class Baseline(Policy):
     def reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
     ) -> None:
-        """A trial came to a time; one on its way to a decision goes on."""
+        """Note a trial's loss at a time; the rule says whether it goes on if it is to decide there, else it does."""
         standing = self._rests(trial, "paused")
         standing.rung = rung
         over = rung + 1 >= self.longest
@@ -104,12 +106,13 @@ class Baseline(Policy):
         self.failed(trial)
 
     def interrupted(self, trial: str) -> None:
-        """Its segment ended before its goal, and what is left now does not pay for the rest."""
+        """Let a trial go on whose segment ended before its goal, when what was left did not pay for the rest."""
         self._rests(trial, "paused")
         self.going[trial] = None
 
     def of_no_use(self, *_: Any, **__: Any) -> None:
-        """No baseline has a ladder, knows of a last segment or of a last comparison; and no replay goes on."""
+        """Do nothing: no baseline has a ladder, or knows of a last segment or a last comparison; and no replay is
+        resumed."""
 
     known = finishing = confirming = enough = resumed = refit = of_no_use
 
@@ -119,28 +122,28 @@ class Baseline(Policy):
     def state(self) -> dict[str, object]:
         return {}
 
-    # --- what a rule says
+    # --- overridden by the rules
 
     def begin(self, trial: str) -> None:
-        """A new trial."""
+        """Note a new trial."""
 
     def again(self) -> bool:
-        """Begin again with all configurations? False where that would change nothing."""
+        """Return whether to begin again with all configurations; False where that would change nothing."""
         return False
 
     def next_decision(self, trial: str, rung: int) -> int:
-        """The rung above this one at which the rule must be asked."""
+        """Return the rung above this one at which the rule must be asked."""
         return math.ceil(self.longest) - 1
 
     def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
-        """Whether a trial goes on from a decision; over: that was its last."""
+        """Return whether a trial goes on from a decision. over: whether that was its last."""
         return True
 
     def complete(self, trial: str) -> None:
-        """A trial came to an end of its own, before the longest."""
+        """Note that a trial came to an end of its own."""
 
     def failed(self, trial: str) -> None:
-        """A trial failed."""
+        """Note that a trial failed."""
 
     # --- shared
 
@@ -163,8 +166,9 @@ class Baseline(Policy):
         return Start("a slot is free")
 
     def _affordable(self, trial: str, rung: int, left: Left) -> int | None:
-        """A rung on the way to this one whose lease is no more than a slot's even share of what is left, else the next
-        one if it can be paid: what one reserves for long is not there for the others, whose slots are charged idle."""
+        """Return a rung on the way to this one whose lease is no more than a slot's even share of what is left, else
+        the next one; None: that cannot be paid. A long reservation would leave nothing for the other slots, which are
+        charged while idle."""
         before, even = self.trials[trial].rung, left.seconds / (left.slots + left.running)
         while rung > before + 1 and (
             with_margin(self._price(trial, rung)) > even or self._price(trial, rung) > left.wall
@@ -174,7 +178,7 @@ class Baseline(Policy):
 
 
 class OwnLadder(Baseline):
-    """A rule that decides at `grace` units of time, and then each time at `reduction` times as many."""
+    """Baseline that decides at `grace` units of time, and then each time at `reduction` times as many."""
 
     def __init__(self, *, reduction: float = ASHA_REDUCTION, grace: float = ASHA_GRACE, **common: Any) -> None:
         super().__init__(**common)
@@ -188,7 +192,7 @@ class OwnLadder(Baseline):
 
 
 class Stub:
-    """As much of a Ray trial as a scheduler looks at."""
+    """The part of a Ray trial that a scheduler looks at."""
 
     is_saving = False
 
@@ -232,7 +236,7 @@ class RayAsha(OwnLadder):
 
 
 class RayHyperBand(Baseline):
-    """Ray's HyperBandScheduler. Tune hands it all trials at once; it chooses who runs."""
+    """Ray's HyperBandScheduler. As in Tune, it is given all trials at once, and chooses which one runs."""
 
     def __init__(self, *, reduction: float = HYPERBAND_REDUCTION, configs: int, **common: Any) -> None:
         super().__init__(**common)
@@ -247,7 +251,7 @@ class RayHyperBand(Baseline):
             self._scheduler.on_trial_add(self, self._new[-1])
 
     def decide(self, left: Left) -> Move:
-        """Who goes on without a pause, else whom the scheduler chooses."""
+        """Go on with a trial that needs no pause, else with the one that the scheduler chooses."""
         if self.going:
             return super().decide(left)
         stub = self._scheduler.choose_trial_to_run(self)
@@ -269,7 +273,7 @@ class RayHyperBand(Baseline):
         self._stubs[trial].status = Trial.RUNNING
 
     def next_decision(self, trial: str, rung: int) -> int:
-        """The next milestone of its bracket, which Ray keeps to itself."""
+        """Return the rung of the next milestone of its bracket, which Ray keeps private."""
         bracket = self._scheduler._trial_info[self._stubs[trial]][0]
         return max(rung + 1, math.ceil(min(bracket._cumul_r, self.longest)) - 1)
 
@@ -294,13 +298,13 @@ class RayHyperBand(Baseline):
         self._scheduler.on_trial_error(self, self._stubs[trial])
 
     def stop_trial(self, stub: Stub) -> None:
-        """What the scheduler asks of Ray's controller."""
+        """Stop a trial; the scheduler asks this of Ray's controller, whose place this policy takes."""
         stub.status = Trial.TERMINATED
         self._scheduler.on_trial_remove(self, stub)
 
 
 class OptunaPruner(OwnLadder):
-    """One of Optuna's pruners, by ask and tell."""
+    """One of Optuna's pruners, on trials from `Study.ask`."""
 
     def __init__(self, *, hyperband: bool, **common: Any) -> None:
         super().__init__(**common)
@@ -317,7 +321,7 @@ class OptunaPruner(OwnLadder):
             if self.hyperband
             else optuna.pruners.SuccessiveHalvingPruner(**options)
         )
-        # by this name and a trial's number HyperBand draws its bracket
+        # HyperBand draws a trial's bracket from this name and the trial's number
         self._study = optuna.create_study(study_name=f"seed {self.supply.seed} round {self._rounds}", pruner=pruner)
 
     def again(self) -> bool:
@@ -339,9 +343,8 @@ class OptunaPruner(OwnLadder):
 
 class PromotionAsha(OwnLadder):
     """ASHA as it was published (Li et al. 2018, arXiv:1810.05934), and as Syne Tune 0.13 has it: trials are parked at
-    each rung; a free slot takes up the best parked one that is among the best 1 / reduction of its rung, the highest
-    rung first, else begins a new one; where there is none left, the best parked one of the highest rung.
-    """
+    each rung; a free slot promotes the best parked one that is among the best 1 / reduction of its rung, the highest
+    rung first, else begins a new one; where there is none left, it promotes the best parked one of the highest rung."""
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
@@ -349,7 +352,8 @@ class PromotionAsha(OwnLadder):
         self._parked: dict[int, set[str]] = {}
 
     def decide(self, left: Left) -> Move:
-        """One that is on its way to its next rung, one that is promoted, a new one, the best parked."""
+        """Go on with a trial on its way to its next rung, else promote one, begin a new one, or take the best parked
+        one."""
         if self.going:
             return super().decide(left)
         for fills in (False, True):
@@ -379,7 +383,8 @@ class PromotionAsha(OwnLadder):
 
 
 class OneReport(Baseline):
-    """Every configuration to its first report, for half of the cap at most; then the best of these to their ends."""
+    """Baseline that trains every configuration to its first report, for half of the cap at most; then the best of these
+    to their ends."""
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
@@ -387,7 +392,8 @@ class OneReport(Baseline):
         self._parked: dict[str, float] = {}
 
     def decide(self, left: Left) -> Move:
-        """As the class has it."""
+        """Return a trial on its way to its end, else begin a new one while half of the cap lasts, else take the best
+        that waits."""
         self._whole = left.seconds if self._whole is None else self._whole
         if self.going:
             return super().decide(left)
@@ -411,7 +417,7 @@ class OneReport(Baseline):
 
 
 def made(scheduler: str, *, supply: Supply, **common: Any) -> Policy:
-    """The baseline of that name."""
+    """Return the baseline of that name."""
     common = {"supply": supply} | common
     halving = {"reduction": OPTUNA_HALVING_REDUCTION, "grace": OPTUNA_HALVING_GRACE}
     hyperband = {"reduction": OPTUNA_HYPERBAND_REDUCTION, "grace": OPTUNA_HYPERBAND_GRACE}

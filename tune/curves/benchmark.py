@@ -1,4 +1,5 @@
-"""One search on recorded curves, and what it found; our own rules less one of their ideas."""
+"""One search on recorded curves, by our own scheduler, by that without one of its ideas, or by a baseline; and what it
+found."""
 
 import math
 import random
@@ -38,18 +39,19 @@ IDEAS: dict[str, dict[str, Any]] = {
     "narrowing": {"narrow": False},
     "deadline-rush": {"rush": False},
 }
-"""Which rule of the policy is another to do without an idea. Without the first, rungs are equal in device-seconds where
-trials have ends of their own, and else in tokens: the other way round; without an outlook the prior alone suggests."""
+"""Ideas of our own scheduler, each with the rules that change to do without it. Without `resource`, rungs are equal in
+device-seconds where trials have ends of their own, and else in tokens: with it the other way round. Without `outlook`
+the prior alone suggests."""
 
 WITHOUT = "without "
-"""Our own scheduler, less the idea that follows."""
+"""Prefix of the name of our own scheduler without the idea that follows."""
 OF_FRONT = "ration-front"
-"""Our own scheduler, that looks for the front of size against loss."""
+"""Name of our own scheduler when it looks for the front of size against loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Searches that differ in their seed only. life: of a baseline's trials in own mode, as a share of the cap."""
+    """Searches that differ only in their seed. life: of a baseline's trials in own mode, as a share of the cap."""
 
     table: Table
     scheduler: str
@@ -59,13 +61,14 @@ class Cell:
 
     @property
     def cap(self) -> float:
-        """Device-seconds."""
+        """Cap in device-seconds."""
         return self.budget.of(self.table.exhaustive)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One search. Shares are of the cap; the hypervolume, in (log parameters, loss), is one of the whole table's.
+    """Result of one search. Shares are of the cap; the hypervolume, in (log parameters, loss), is one of the whole
+    table's.
 
     wall: seconds from its start to its end; bound: the regret of the best configuration trained alone with KNOWN_SHARE
     of the cap, which a search that needs the rest to find it cannot beat (0 where trials have ends of their own).
@@ -82,18 +85,18 @@ class Outcome:
 
 
 LIVES = (0.8, 0.5, 0.25, 0.125, 0.0625)
-"""Of the cap: what the trials of a baseline may be trained for in own mode, where their schedule needs an end."""
+"""Shares of the cap that the trials of a baseline may be trained for in own mode, where their schedule needs an end."""
 
 
 def searches(cell: Cell, settings: ReplaySettings) -> list[Outcome]:
-    """A search for each seed; of a baseline in own mode those with the life that serves it best."""
+    """Return the outcome of a search for each seed; for a baseline in own mode with the life that serves it best."""
     lives = LIVES if cell.table.own_mode and not _ours(cell) else (cell.life,)
     tried = [[search(replace(cell, life=life), settings, seed) for seed in range(settings.seeds)] for life in lives]
     return min(tried, key=lambda outcomes: sum(outcome.regret for outcome in outcomes))
 
 
 def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
-    """One search: the engine in virtual time, with its own policy or with a baseline's rule in its place."""
+    """Run one search: the engine in virtual time, with its own policy or with a baseline in its place."""
     curves, cap, clock = diverging(cell.table.curves, settings.diverge, seed), cell.cap, Clock()
     deadline = settings.deadline.of(cap / cell.workers) if settings.deadline else math.inf
     within = WALLS * cap / cell.workers if _ours(cell) and not settings.patient else math.inf
@@ -119,10 +122,11 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
 
 
 class Loops(Simulation):
-    """Trials with ends of their own tell what a user's loop does: the best loss so far, the latest, and no size."""
+    """Simulation of trials with ends of their own that report what a user's loop does: the best loss so far, the
+    latest, and no size."""
 
     def segment(self, assignment: Assignment) -> Report | None:
-        """How a lease ends."""
+        """Return the report at the end of a lease; None: memory ran out."""
         report, curve = super().segment(assignment), self.course_of("", "", assignment.config)
         if report is None or report.valid is None or not isinstance(curve, Curve):
             return report
@@ -134,7 +138,8 @@ def _family(
     cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, engine: Engine, within: float,
     deadline: float,
 ) -> Family:  # fmt: skip
-    """As a search has it. What a step takes of the configuration that comes first is known, of no other."""
+    """Return the family as a search sets it up. The time of a step is known of the configuration that comes first
+    only."""
     steps, unit = max(curve.most for curve in curves), max(curve.report_every for curve in curves)
     step_seconds, life = supply.first().step_seconds, math.inf if cell.table.own_mode else steps
     shortest = unit * step_seconds
@@ -145,7 +150,7 @@ def _family(
     policy: Policy
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
     if _ours(cell):
-        first = unit * step_seconds if math.isfinite(life) else None  # reports are as close as they are
+        first = unit * step_seconds if math.isfinite(life) else None  # a curve has no closer reports
         share = life_share(curves[0].family, suggested=settings.suggest == "prior")
         asked = {"last_share": share, **IDEAS.get(idea, {})}
         frame = Frame(
@@ -159,7 +164,7 @@ def _family(
                 lambda config: sizes[label(config)], policy.outlook, addition=policy.standings.addition
             )
     else:
-        from tune.curves.baselines import made  # Ray and Optuna come only with those of theirs
+        from tune.curves.baselines import made  # this imports Ray and Optuna
 
         policy = made(cell.scheduler, supply=supply, price=price, unit=unit, steps=steps, step_seconds=step_seconds)
     return Family(
@@ -171,18 +176,19 @@ def _family(
 
 
 def _lived(curve: Curve, seconds: float) -> Curve:
-    """With a life of its own of so many seconds, at whose end it has decayed."""
+    """Return a curve with a life of its own of so many seconds, at whose end it has decayed."""
     return replace(curve, losses=curve.losses[: max(1, int(seconds / curve.seconds_per_report))])
 
 
 def _middle(curves: Sequence[Curve]) -> Curve:
-    """By step time: for the configuration that a search begins with, which it has measured."""
+    """Return the curve with the median step time, which stands for the configuration that a search has measured at its
+    start."""
     return sorted(curves, key=lambda curve: curve.step_seconds)[len(curves) // 2]
 
 
 def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config], Favour]:
-    """A search's on this text and device, its centre drawn from what it says of itself. UserError: not a table of
-    built-in models."""
+    """Return the prior of a search on this text and device, its centre drawn from the prior's own uncertainty.
+    UserError: the table is not one of built-in models that was measured here."""
     middle = _middle(curves)
     if middle.family not in PER_LAYER or not middle.tokens_per_step or not middle.text_tokens:
         raise UserError("--suggest prior: needs a table that tune/experiment.py curves measured: write order")
@@ -193,7 +199,7 @@ def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config],
     return prior(
         {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights,
         tokens=compute / FLOPS_PER_WEIGHT / weights, text_tokens=middle.text_tokens,
-        begins=middle.again,  # its trials have a step for a token
+        begins=middle.again,  # in steps: its trials count each as a token
     )  # fmt: skip
 
 
@@ -202,11 +208,11 @@ def _ours(cell: Cell) -> bool:
 
 
 KNOWN_SHARE = 0.6
-"""Of the cap, for the one that is known from the start."""
+"""Share of the cap for the best configuration in `Outcome.bound`, as if it were known from the start."""
 
 
 def _alone(curve: Curve, cell: Cell, settings: ReplaySettings, share: float = 1.0) -> float:
-    """The loss of a configuration that is all that is trained: to its end, in own mode for a share of the cap; inf: it
+    """Return the loss of a configuration that is trained alone: to its end, in own mode for a share of the cap; inf: it
     does not fit, or diverges before that."""
     steps = share * cell.cap / curve.step_seconds
     if not curve.sound or curve.memory_bytes > settings.memory_limit or (curve.decayed and steps >= curve.diverges):
@@ -215,7 +221,8 @@ def _alone(curve: Curve, cell: Cell, settings: ReplaySettings, share: float = 1.
 
 
 def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engine: Engine, clock: Clock) -> Outcome:
-    """What a search found, of all losses that its trials passed. With nothing in hand it has the worst first one."""
+    """Return what a search found, of all losses that its trials passed; at worst the highest first loss. UserError: no
+    configuration fits and trains."""
     fitting = [curve for curve in curves if math.isfinite(_alone(curve, cell, settings))]
     if not fitting:
         raise UserError("--memory-limit: no configuration fits and trains; allow more memory")
@@ -223,7 +230,8 @@ def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engin
     reached = [(curve, curve.lowest(count)) for curve, count in steps.values()]
     query = "SELECT trial, steps, valid_loss FROM reports WHERE final AND valid_loss IS NOT NULL"
     finals = [(steps[row["trial"]][0], row["valid_loss"]) for row in engine.accounting.journal.rows(query)]
-    reached += [(curve, loss) for curve, loss in finals if curve.decayed]  # others were passed, or are between two
+    # without a decay, a final loss is one that was passed, or lies between two of those
+    reached += [(curve, loss) for curve, loss in finals if curve.decayed]
     found = min(min((loss for _, loss in reached), default=math.inf), max(curve.losses[0] for curve in fitting))
     diverged = [curve.seconds_per_report for curve, count in steps.values() if count >= curve.diverges]
     (lost,) = engine.accounting.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")
@@ -242,7 +250,7 @@ def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engin
 
 
 def diverging(curves: Sequence[Curve], share: float, seed: int) -> tuple[Curve, ...]:
-    """The curves, of which a share turns NaN at a random report and stays so."""
+    """Return the curves, a share of which turns NaN at a random report and stays so."""
     rng = random.Random(f"diverge {seed}")
     chosen = set(rng.sample(range(len(curves)), round(share * len(curves))))
 
@@ -254,8 +262,8 @@ def diverging(curves: Sequence[Curve], share: float, seed: int) -> tuple[Curve, 
 
 
 def dominated(reached: Sequence[tuple[Curve, float]], curves: Sequence[Curve]) -> float:
-    """Hypervolume of losses of some curves, in (log parameters, loss), below the largest model and the worst end of a
-    table. Not sound, a curve adds nothing."""
+    """Return the hypervolume that losses of some curves dominate, in (log parameters, loss), below the largest model
+    and the worst end of a table. A curve that is not sound adds nothing."""
     worst = max((curve.best[-1] for curve in curves if curve.sound), default=0.0)
     bound = math.log1p(max(curve.parameters for curve in curves)), worst
     return hypervolume([(math.log1p(curve.parameters), loss) for curve, loss in reached], bound)

@@ -1,4 +1,5 @@
-"""Recorded learning curves; the tables that a search may choose from, out of files or a study's own journal."""
+"""Recorded learning curves, and tables of them that a search may choose from, read from files or from a study's
+journal."""
 
 import hashlib
 import json
@@ -27,11 +28,11 @@ from tune.store.queries import lasting
 class Curve:
     """One configuration trained to its end: losses in nats, one a report (NaN: not finite), and what a report cost.
 
-    decayed: in own mode, losses of trainings of so many reports in all that end with a decay (NaN: not measured);
-    averaged: losses of the average of the weights, one a report, where they were measured; report_every: steps between
-    two reports; warm_up_steps: of the rate; family: of built-in models, "" where it is another; tokens_per_step,
-    text_tokens: trained on in a step, and of the training split (0: not known).
-    As a course of the simulator it is told in steps; nothing is known of it beyond its last report.
+    decayed: in own mode, for each number of reports the loss of a training of that length that ends with a decay (NaN:
+    not measured); averaged: losses of the average of the weights, one a report, where they were measured; report_every:
+    steps between two reports; warm_up_steps: of the learning rate; family: of built-in models, "" where it is another;
+    tokens_per_step: trained on in a step; text_tokens: of the training split (0: not known). As a Course of the
+    simulator it counts in steps; nothing is known of it beyond its last report.
     """
 
     config: dict[str, Any]
@@ -59,20 +60,19 @@ class Curve:
 
     @cached_property
     def diverges(self) -> float:
-        """Steps at its first report that is not finite; inf: it has none."""
+        """Steps at its first report that is not finite; inf: there is none."""
         whole = self.sound == len(self.losses)
         return math.inf if whole else math.ceil((self.sound + 1) * self.report_every)
 
     @property
     def again(self) -> float:
-        """Steps from which on its text is no longer as good as new, and there is dropout."""
+        """Steps from which on its text is no longer as good as new, and dropout is on."""
         return EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
 
     @cached_property
     def turns(self) -> float:
-        """Steps at its best, where it is seen to be past that while it has its text before it again and again, as a
-        search would see it that knew no training loss, with dropout as its recipe has it; inf: it is not, or what it
-        trains on is not known."""
+        """Steps at its best, if a search that knows no training loss would see it past that while it repeats its text,
+        with dropout as in its recipe; inf: it would not, or its text is not known."""
         if not self.text_tokens:
             return math.inf
         lowest, best, look = Lowest(), math.inf, self.again
@@ -92,12 +92,13 @@ class Curve:
         return math.inf
 
     def loss(self, steps: float) -> float:
-        """At a constant rate, or as its own schedule has it: between two reports a line over log steps."""
+        """Return the loss at a constant rate, or with a schedule of its own: between two reports it is linear in log
+        steps."""
         return _between(self.losses, steps / self.report_every)
 
     def final(self, steps: float) -> float:
-        """Of a training of so many steps that ends with a decay: between two that were measured a line, log over log;
-        of one shorter than any that was measured, as if it had none."""
+        """Return the loss of a training of so many steps that ends with a decay: between two that were measured, its
+        log is linear in log steps; for one shorter than any that was measured it is the loss without a decay."""
         reports = steps / self.report_every
         measured = any(math.isfinite(loss) for loss in self.decayed[: int(reports + 1e-9)])
         return math.exp(_between(self._log_decayed, reports)) if measured else self.loss(steps)
@@ -107,7 +108,7 @@ class Curve:
         return tuple(math.log(loss) if loss > 0 else math.nan for loss in self.decayed)
 
     def lowest(self, steps: float) -> float:
-        """Of all reports that a training of so many steps passes; inf where it passes none."""
+        """Return the lowest loss of the reports that a training of so many steps passes; inf: it passes none."""
         passed = int(steps / self.report_every + 1e-9)
         return self.best[min(passed, len(self.best)) - 1] if passed else math.inf
 
@@ -118,7 +119,7 @@ class Curve:
 
     @cached_property
     def sound(self) -> int:
-        """Reports before the first loss that is not finite."""
+        """Number of reports before the first loss that is not finite."""
         return next((count for count, loss in enumerate(self.losses) if not math.isfinite(loss)), len(self.losses))
 
     @cached_property
@@ -141,12 +142,12 @@ class Table:
 
     @property
     def exhaustive(self) -> float:
-        """Device-seconds of all configurations to their ends."""
+        """Device-seconds to train all configurations to their ends."""
         return sum(curve.seconds for curve in self.curves)
 
     @property
     def own_mode(self) -> bool:
-        """Whether its trials have no end of their own, and what a decay gives is known."""
+        """Whether its trials have no end of their own, and losses after a decay are known."""
         return any(curve.decayed for curve in self.curves)
 
     @cached_property
@@ -156,10 +157,10 @@ class Table:
 
 
 class Supply:
-    """Hands out each curve of a table once, as the engine's suggestions: in a seeded order, or as a search suggests
+    """Suggestions for the engine that hand out each curve of a table once: in a seeded order, or as a search suggests
     them. A configuration is the number of its curve.
 
-    only: these curves and no others; prior, outlook: as of a Suggester; without a prior it is the order.
+    only: these curves and no others; prior, outlook: as of a Suggester; without a prior the order is the seeded one.
     """
 
     def __init__(
@@ -174,14 +175,14 @@ class Supply:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Every curve may be handed out once more."""
+        """Let every curve be handed out once more."""
         self._round += 1
         rng = random.Random(f"{self.seed} {self._round}")
         self._left = dict.fromkeys(rng.sample(self._indices, len(self._indices)))
 
     @property
     def count(self) -> int:
-        """How many curves there are."""
+        """Number of curves."""
         return len(self._indices)
 
     @property
@@ -190,24 +191,24 @@ class Supply:
         return bool(self._left)
 
     def first(self) -> Curve:
-        """The curve that is handed out first."""
+        """Return the curve that is handed out next: before a search, its first."""
         return self._curves[self._next()]
 
     def suggest(self, trial: str) -> dict[str, Value]:
-        """The next curve's number."""
+        """Hand out the next curve, by its number."""
         self._given[trial] = index = self._next()
         del self._left[index]
         return {"curve": index}
 
     def favour(self, trial: str) -> Favour:
-        """How promising it was before anything was known: all alike without a prior."""
+        """Return how promising a trial was before anything was known: all alike without a prior."""
         return NO_FAVOUR if self._prior is None else self._prior(self._curves[self._given[trial]].config)
 
     def tried(self, trial: str, config: dict[str, Value]) -> None:
-        """Nothing goes on from an earlier run here."""
+        """Do nothing: a replay is never resumed."""
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
-        """The loss of a trial at a rung."""
+        """Tell the outlook how far a trial is at a rung."""
         self.outlook.tell(trial, self._curves[self._given[trial]].config, progress)
 
     def _next(self) -> int:
@@ -226,7 +227,8 @@ Point = tuple[float, float]
 
 
 def _between(losses: Sequence[float], reports: float) -> float:
-    """A loss after so many reports, from the finite ones before and after; the first or last beyond these."""
+    """Return the loss after so many reports, interpolated between the finite ones before and after; beyond these it is
+    the first or last."""
     low, high = min(len(losses), max(1, math.floor(reports))), min(len(losses), max(1, math.ceil(reports)))
     while low > 1 and not math.isfinite(losses[low - 1]):
         low -= 1
@@ -242,15 +244,16 @@ def _between(losses: Sequence[float], reports: float) -> float:
 
 MILLISECONDS = 1e3
 MOST_REPORTS = 1000
-"""Of a curve that a journal tells of: one whose trial reported sooner first than it went on has these."""
+"""Most reports of a curve from a journal, where its trial's first report came much sooner than the others."""
 
 
 def from_journal(path: Path) -> list[Table]:
-    """The trials of a study that measured a loss. UserError where there are none, or no journal.
+    """Return the trials of a study that measured a loss, a table for each family. UserError: there are none, or no
+    journal.
 
-    A curve reports as often as its trial first did, as many times as its trial lasted, but at most MOST_REPORTS times;
-    a step is a training millisecond. One that diverged did so by the report after its last loss. It is cut short where
-    its trial neither finished nor diverged: what more training would have made of it is not known.
+    The reports of a curve are as far apart as its trial's first one was from its start, up to its last one, but at most
+    MOST_REPORTS; a step is a training millisecond. One that diverged did so by the report after its last loss. It is
+    cut short where its trial neither finished nor diverged: what more training would have made of it is not known.
     """
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
@@ -288,7 +291,8 @@ def from_journal(path: Path) -> list[Table]:
 
 
 def evenly(points: Sequence[Point], every: float) -> tuple[float, ...]:
-    """Losses at `every`, twice `every`, ... up to the last of (seconds, loss): on lines over the log of the seconds."""
+    """Return the losses at `every`, twice `every`, ... up to the last point (seconds, loss), interpolated over log
+    seconds."""
     seconds, losses = np.array(points).T
     times = every * np.arange(1, round(seconds[-1] / every) + 1)
     return tuple(np.interp(np.log(times), np.log(seconds), losses).tolist())
@@ -298,12 +302,13 @@ KEYS = ("config", "parameters", "seconds_per_report", "valid_loss")
 
 
 PUBLISHED = Path(__file__).parent / "tables"
-"""Tables in own mode that the project measured (`tune/experiment.py curves`), by the names of their files."""
+"""Folder of tables in own mode that the project measured (`tune/experiment.py curves`), which are named as their
+files."""
 
 
 def load(path: Path) -> list[Table]:
-    """The tables in a file: one of a JSON-lines file, one a family of a journal; or a published one, by its name.
-    UserError where it is none of these."""
+    """Return the tables in a file: one of a JSON-lines file, one for each family of a journal; or a published one, by
+    its name. UserError: it is none of these, or has no finite loss, or losses too far apart."""
     if not path.exists() and (published := PUBLISHED / f"{path}.jsonl").is_file():
         path = published
     try:
@@ -330,7 +335,7 @@ def load(path: Path) -> list[Table]:
 
 
 def from_lines(path: Path) -> Table:
-    """One JSON object a line, each a configuration."""
+    """Read a table of one JSON object a line, each a configuration."""
     curves = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip():
@@ -380,7 +385,8 @@ def _curve(line: str, where: str) -> Curve:
 
 
 def _filled(losses: tuple[float, ...]) -> tuple[float, ...]:
-    """In own mode not every report has a loss: what lies between two has one between theirs, and nothing the last."""
+    """Fill in missing losses, as in own mode not every report has one: interpolated between two, none after the
+    last."""
     finite = [report for report, loss in enumerate(losses, 1) if math.isfinite(loss)]
     last = finite[-1] if finite else 0
     return tuple(_between(losses[:last], report) for report in range(1, last + 1)) + losses[last:]

@@ -1,4 +1,5 @@
-"""The replay's command: cells of many searches that differ in their seed, and the rows that are kept and printed."""
+"""The command behind the replay: it runs cells, each of many searches that differ in their seed, and keeps and prints
+their rows."""
 
 import hashlib
 import json
@@ -25,14 +26,14 @@ from tune.table_text import Table as TextTable
 from tune.table_text import on_screen
 
 Row = dict[str, Any]
-"""What was asked for, and what was found."""
+"""What a cell was asked for, and what was found."""
 
 
 class Rows:
-    """The rows that are known. With a path each one is appended there, a JSON object a line, once it is known."""
+    """The rows that are known. With a path, each new one is appended to that file at once, as a line of JSON."""
 
     def __init__(self, path: Path | None) -> None:
-        """UserError: the file at `path` cannot be read or written, or holds something else."""
+        """Read the rows of the file at `path`. UserError: it cannot be read or written, or holds something else."""
         self._path = path
         self._rows: list[Row] = []
         if path is None:
@@ -43,7 +44,7 @@ class Rows:
             whole = text[: text.rfind("\n") + 1]
             for line in whole.splitlines():
                 row = json.loads(line)
-                row["scheduler"], row["code"]  # or it is no row
+                row["scheduler"], row["code"]  # KeyError, TypeError: it is no row
                 self._rows.append(row)
             if whole != text:
                 path.write_text(whole, encoding="utf-8")
@@ -55,11 +56,11 @@ class Rows:
             raise UserError(f"--rows: '{path}' holds something else than rows; name another file") from error
 
     def find(self, asked: Row) -> Row | None:
-        """The row that was kept for this, if any."""
+        """Return the row that was kept for what is asked, if any."""
         return next((row for row in self._rows if asked.items() <= row.items()), None)
 
     def keep(self, row: Row) -> None:
-        """Keep a row, at once."""
+        """Keep a row, at once. UserError: the file cannot be written."""
         self._rows.append(row)
         if self._path:
             try:
@@ -70,13 +71,13 @@ class Rows:
 
 
 def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
-    """A row for each table, budget, number of workers and scheduler."""
+    """Return a row for each table, budget, number of workers and scheduler."""
     kept = Rows(settings.rows)
     without = IDEAS if ALL in settings.ablations else settings.ablations
     schedulers = (*settings.schedulers, *(f"{WITHOUT}{idea}" for idea in without))
     rows = []
     cells = list(product(tables, settings.budget, settings.workers, schedulers))
-    screen = Console(stderr=True)  # how far it is, where somebody looks on
+    screen = Console(stderr=True)  # shows progress, on a terminal only
     told = track(cells, f"{len(cells)} cells", console=screen, transient=True, disable=not screen.is_terminal)
     for table, budget, workers, scheduler in told:
         cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)
@@ -89,7 +90,7 @@ def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
 
 
 def asked(cell: Cell, settings: ReplaySettings) -> Row:
-    """What a cell was asked for."""
+    """Return what a cell was asked for."""
     return {
         "table": cell.table.name, "content": cell.table.content, "scheduler": cell.scheduler,
         "budget": cell.budget.text, "cap_seconds": cell.cap, "workers": cell.workers,
@@ -102,14 +103,14 @@ def asked(cell: Cell, settings: ReplaySettings) -> Row:
 
 @cache
 def code() -> str:
-    """A digest of what decides, so that rows of other code are measured again."""
+    """Return a digest of the code that decides, so that rows of other code are measured again."""
     here = Path(__file__).resolve().parents[1]
     files = sorted(path for folder in ("search", "store", "curves") for path in (here / folder).glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def found(outcomes: Sequence[Outcome]) -> Row:
-    """What the searches of a cell come to; regrets are 0.05 where the perplexity is 5 % above the best."""
+    """Return what the searches of a cell come to; regrets are 0.05 where the perplexity is 5 % above the best."""
     values = {each.name: [getattr(outcome, each.name) for outcome in outcomes] for each in fields(Outcome)}
     means, regrets = {name: statistics.fmean(each) for name, each in values.items()}, sorted(values["regret"])
 
@@ -129,8 +130,8 @@ GRIDS = ("table", "budget", "workers")
 
 
 def report(rows: Sequence[Row]) -> list[TextTable]:
-    """What is told. Regret is perplexity above the best of the table, in %; the hypervolume, of what trials came to in
-    (log parameters, loss), is a share of that of all curves to their ends."""
+    """Return the tables to print. Regret is perplexity above the best of the table, in %; the hypervolume, of what
+    trials came to in (log parameters, loss), is a share of that of all curves to their ends."""
     seeds = rows[0]["seeds"]
     note = f"Means in % of the best perplexity, {seeds} search{'es' if seeds > 1 else ''} a cell."
     told = [_by(rows, key, "regret", lambda row: 100 * row["mean_regret"], note=note) for key in GRIDS]
@@ -146,7 +147,7 @@ def report(rows: Sequence[Row]) -> list[TextTable]:
 def _by(
     rows: Sequence[Row], key: str, what: str, value: Callable[[Row], float], form: str = ".2f", note: str = ""
 ) -> TextTable:
-    """One line a scheduler, one column for each value of `key`, and one for all."""
+    """Return a table of means: one line for each scheduler, one column for each value of `key`, and one for all."""
     lines = []
     for scheduler in _names(rows, "scheduler"):
         parts = [[row for row in part if row["scheduler"] == scheduler] for part in (*_parts(rows, key), rows)]
@@ -156,7 +157,8 @@ def _by(
 
 
 def _with_half(rows: Sequence[Row]) -> list[Row]:
-    """The baselines' rows, and ours with half of their budgets in the place of ours, where both are there."""
+    """Return the baselines' rows, and ours with half of their budgets in place of ours with all, where both are
+    there."""
 
     def place(row: Row, times: float) -> tuple[str, int, str]:
         return row["table"], row["workers"], f"{times * row['cap_seconds']:.6g}"
@@ -168,7 +170,7 @@ def _with_half(rows: Sequence[Row]) -> list[Row]:
 
 
 def _ratios(rows: Sequence[Row], title: str, key: str) -> TextTable:
-    """Our regret over each baseline's, and over that of the best baseline in each column; below 1 is a win."""
+    """Return our regret over each baseline's, and over that of the best baseline in each column; below 1 is a win."""
     parts = [*_parts(rows, key), rows]
     lines = []
     for baseline in _baselines(rows):
@@ -179,8 +181,8 @@ def _ratios(rows: Sequence[Row], title: str, key: str) -> TextTable:
 
 
 def _means(rows: Sequence[Row]) -> TextTable:
-    """bound: regret of the best configuration alone, with .6 of the cap; wall: seconds to the end, in multiples of
-    cap / workers."""
+    """Return a table of means over all cells. bound: regret of the best configuration alone, with .6 of the cap; wall:
+    seconds to the end, in multiples of cap / workers."""
     columns: dict[str, Callable[[Row], float]] = {
         "regret": lambda row: 100 * row["mean_regret"],
         "bound": lambda row: 100 * row["bound"],
@@ -228,7 +230,7 @@ CUT_SHORT = (
 
 
 def run(settings: ReplaySettings) -> int:
-    """Replay, and print what came out. UserError: a table that does not serve, an idea that nobody had."""
+    """Run a replay, and print its results. UserError: a table does not serve, or an idea is not known."""
     if unknown := [idea for idea in settings.ablations if idea not in (*IDEAS, ALL)]:
         raise invalid("ablations", f"{unknown[0]!r} is not known: choose from {', '.join(IDEAS)}, or {ALL}")
     once = {path.resolve(): path for path in settings.tables}
