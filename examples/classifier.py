@@ -1,4 +1,4 @@
-"""Images: a small ResNet (He et al. 2016, arXiv:1512.03385) on CIFAR-10 (Krizhevsky 2009), or on what it makes up.
+"""Images: a small ResNet (He et al. 2016, arXiv:1512.03385) on CIFAR-10 (Krizhevsky 2009), or on made-up images.
 
 images="--load examples/classifier.py --families classifier --own-corpus hub:uoft-cs/cifar10" # or a binary FILE
 python tune/experiment.py batch_size --budget 30m $images # loader and scaling too; tune/run.py searches
@@ -25,7 +25,7 @@ MADE_UP, CONTRAST, NOISE = {"train": 10_000, "valid": 1_000, "test": 1_000}, 48,
 
 
 def made_up(count, seed):
-    """Of each class a mosaic of its own tints, in noise."""
+    """Make up images: of each class a mosaic of its own tints, with noise."""
     tints = np.random.default_rng(0).integers(-CONTRAST, CONTRAST, size=(CLASSES, 3, 4, 4))
     generator, made = np.random.default_rng(seed), np.empty(count, RECORD)
     made["label"] = generator.integers(CLASSES, size=count)
@@ -35,7 +35,7 @@ def made_up(count, seed):
 
 
 def of_hub(rows):
-    """A split's column of images, and that of classes."""
+    """Return the records of a split of the hub, from its column of images and that of classes."""
     columns, made = {type(kind).__name__: name for name, kind in rows.features.items()}, np.empty(len(rows), RECORD)
     for place, row in enumerate(rows):
         image = row[columns["Image"]].convert("RGB").resize((SIZE, SIZE))
@@ -44,7 +44,8 @@ def of_hub(rows):
 
 
 def cut(pixels, chosen):
-    """Images (B, 3, S, S) moved within a black rim, half of them mirrored, as the numbers (B,) below 2 PLACES^2 say."""
+    """Return crops of images (B, 3, S, S) with a black rim, half of them mirrored, as the numbers (B,) below 2 PLACES^2
+    say."""
     reach, images = torch.arange(SIZE, device=pixels.device), torch.arange(len(pixels), device=pixels.device)
     across = torch.where(chosen[:, None] % 2 == 1, reach.flip(0), reach) + chosen[:, None] // 2 % PLACES
     rim, down = F.pad(pixels, [PADDING] * 4), chosen[:, None] // (2 * PLACES) + reach
@@ -52,7 +53,7 @@ def cut(pixels, chosen):
 
 
 class Cuts:
-    """An epoch as EndlessBatches wants it: its images' numbers and cuts are drawn beforehand."""
+    """Feed for EndlessBatches: the numbers and crops of an epoch's images are drawn beforehand."""
 
     def __init__(self, rows, count, device):
         self.pixels, self.labels, self.count = resident(rows["pixels"], device), resident(rows["label"], device), count
@@ -67,7 +68,7 @@ class Cuts:
 
 
 class Files(torch.utils.data.Dataset):
-    """Images as files, which processes decode and cut one by one: a DataLoader's way."""
+    """Images as files, which the processes of a DataLoader decode and crop one by one."""
 
     def __init__(self, rows, seed):
         self.labels, self.seed, self.files = rows["label"].astype("int64"), seed, [io.BytesIO() for _ in rows]
@@ -84,7 +85,8 @@ class Files(torch.utils.data.Dataset):
 
 
 class Block(nn.Module):
-    """GroupNorm in BatchNorm's place: parts of a batch, on one device or on several, add up to the whole."""
+    """Residual block with GroupNorm for BatchNorm: parts of a batch, on one device or on several, add up to the
+    whole."""
 
     def __init__(self, narrow, wide):
         super().__init__()

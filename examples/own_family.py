@@ -1,9 +1,9 @@
-"""A family of models of one's own: what may vary, and how to build a model, its batches and its loss.
+"""A family of your own models: what may vary, and how to build a model, its batches and its loss.
 
     python examples/own_family.py # a search of it alone, for two device-hours
     python tune/run.py --budget 2h --load examples/own_family.py --families lstm
 
-It learns the text of --text-corpus. Copy it, and write your own where it says LSTM.
+It learns the text of --text-corpus. Copy it, and write your own model where it says LSTM.
 """
 
 import torch

@@ -1,10 +1,10 @@
-"""A training loop of one's own under a cap: its model, its data, its optimizer; five lines of it are Ration's.
+"""A training loop of your own under a cap: its model, its data, its optimizer; five lines of it are Ration's.
 
-    python examples/own_loop.py                  # alone it trains as ever, with the defaults below
+    python examples/own_loop.py                  # alone it trains as usual, with the defaults below
     python tune/run.py --budget 10m --train examples/own_loop.py --space examples/own_loop.toml --metric loss
 
 It learns to write Python, letter by letter, from the source of Python's own `argparse`. Run as a script, it asks for
-its configuration; `--train examples/own_loop.py:train` gives it to the function. `--life 2000` says how long it is.
+its configuration; `--train examples/own_loop.py:train` gives it to the function. `--life 2000` is its length in steps.
 """
 
 import argparse

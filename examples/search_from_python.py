@@ -1,4 +1,4 @@
-"""A search in a call. Each setting is written as its flag is typed; what returns is the ranking, the winner first."""
+"""A search in one call. Each setting is written as its flag is typed; the result is the ranking, the winner first."""
 
 from tune.settings import Settings
 from tune.study import search

@@ -1,6 +1,5 @@
-"""A search of one's own training loop in a call: its space in Python, with Optuna's distributions where one likes. What
-trains may be a script, as here, `FILE:function`, or a function itself.
-"""
+"""A search of your own training loop in one call, its space in Python, with Optuna's distributions if you like. What
+trains may be a script, as here, `FILE:function`, or a function itself."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A search that MLflow follows: a run for each trial, in an experiment named after the study. Take what you need."""
+"""A search logged to MLflow: a run for each trial, in an experiment named after the study. Take what you need."""
 
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
@@ -7,7 +7,8 @@ from tune.study import search
 
 
 class MLflow(Listener):
-    """It is called between decisions, in the process that makes them: be quick. An error of its ends it alone."""
+    """Callback, called between decisions, in the process that makes them: be quick. An error in it ends it, not the
+    search."""
 
     def __init__(self) -> None:
         from mlflow import MlflowClient  # pip install mlflow
@@ -16,12 +17,12 @@ class MLflow(Listener):
         self.experiment = None
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
-        """start, promote, finish, pause, stop and others, each with its reason."""
-        if trial is None:  # of a slot
+        """Log a decision (start, promote, finish, pause, stop and others) with its reason."""
+        if trial is None:  # a decision on a slot
             return
         if self.experiment is None:
             study = engine.accounting.journal.folder.name
-            there = self.client.get_experiment_by_name(study)  # of a study that goes on, with its runs
+            there = self.client.get_experiment_by_name(study)  # of a resumed study, with its runs
             self.experiment = there.experiment_id if there else self.client.create_experiment(study)
             self.runs = {each.info.run_name: each.info.run_id for each in self.client.search_runs([self.experiment])}
         if trial not in self.runs:
@@ -32,7 +33,7 @@ class MLflow(Listener):
         self.client.set_tag(self.runs[trial], "decision", f"{action}: {reason}")
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        """Losses, speed and memory at one moment."""
+        """Log losses and speed at one moment."""
         told = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
         if report.valid is not None:
             told |= {"valid_loss": report.valid.loss, "perplexity": report.valid.perplexity}
@@ -41,7 +42,7 @@ class MLflow(Listener):
                 self.client.log_metric(self.runs[trial], name, value, step=report.steps)
 
     def closed(self, engine: Engine) -> None:
-        """No trial runs any more."""
+        """Close the runs: no trial runs any more."""
         for run in self.runs.values():
             self.client.set_terminated(run)
 

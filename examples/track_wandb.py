@@ -1,4 +1,4 @@
-"""A search that Weights & Biases follows: a run for each trial, in a group of the study's name. Take what you need."""
+"""A search logged to Weights & Biases: a run for each trial, in a group of the study's name. Take what you need."""
 
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
@@ -7,7 +7,8 @@ from tune.study import search
 
 
 class Wandb(Listener):
-    """It is called between decisions, in the process that makes them: be quick. An error of its ends it alone."""
+    """Callback, called between decisions, in the process that makes them: be quick. An error in it ends it, not the
+    search."""
 
     def __init__(self, project: str) -> None:
         import wandb  # pip install wandb; wandb login
@@ -15,27 +16,27 @@ class Wandb(Listener):
         self.wandb, self.project, self.runs = wandb, project, {}
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
-        """start, promote, finish, pause, stop and others, each with its reason."""
-        if trial is None:  # of a slot
+        """Log a decision (start, promote, finish, pause, stop and others) with its reason."""
+        if trial is None:  # a decision on a slot
             return
         if trial not in self.runs:
             record = engine.trials[trial]
             self.runs[trial] = self.wandb.init(
                 project=self.project, group=engine.accounting.journal.folder.name, name=trial, reinit="create_new",
-                id=f"{engine.accounting.journal.folder.name}-{trial}", resume="allow",  # of a study that goes on
+                id=f"{engine.accounting.journal.folder.name}-{trial}", resume="allow",  # for a resumed study
                 config={"family": record.family, **record.config},
             )  # fmt: skip
         self.runs[trial].summary["decision"] = f"{action}: {reason}"
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        """Losses, speed and memory at one moment."""
+        """Log losses and speed at one moment."""
         told = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
         if report.valid is not None:
             told |= {"valid_loss": report.valid.loss, "perplexity": report.valid.perplexity}
         self.runs[trial].log({name: value for name, value in told.items() if value is not None}, step=report.steps)
 
     def closed(self, engine: Engine) -> None:
-        """No trial runs any more."""
+        """Close the runs: no trial runs any more."""
         for run in self.runs.values():
             run.finish()
 

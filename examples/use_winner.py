@@ -1,4 +1,4 @@
-"""A winner at work: python examples/use_winner.py runs/STUDY/best-translation "How are you?" """
+"""Use a winner: python examples/use_winner.py runs/STUDY/best-translation "How are you?" """
 
 import sys
 from pathlib import Path
