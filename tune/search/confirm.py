@@ -1,7 +1,8 @@
-"""A fair last comparison: the last two of a family trained anew, each with the same other seeds, before the leader has
-its last segment. Their trainings are alike and chose nothing, so that their losses tell the two apart or do not.
+"""The last comparison (`--confirm`): before the leader's last segment, the last two trials of a family are retrained
+alike, with the same other seeds. As nothing was selected by these trainings, their losses are a fair test of whether
+the two differ.
 
-They come before that segment, which gets whatever they leave over.
+The last segment gets whatever they leave over.
 """
 
 import math
@@ -16,7 +17,7 @@ from tune.search.successive_halving import SuccessiveHalving
 
 
 class Confirming(SuccessiveHalving):
-    """Successive halving that keeps what these trainings take, `Ladder.confirm` seconds of a slot for each."""
+    """Successive halving that keeps `Ladder.confirm` seconds of a slot for each of these trainings."""
 
     def __init__(
         self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float],
@@ -24,7 +25,8 @@ class Confirming(SuccessiveHalving):
     ) -> None:  # fmt: skip
         super().__init__(frame, ladder, price, favour)
         self._begun: list[str] = []
-        """Whose configurations were begun anew on this ladder, in turns: the leader's, the other's, ..."""
+        """The trials whose configurations were retrained on this ladder, one entry for each training: the leader, the
+        other, the leader, ..."""
         self._times: Counter[str] = Counter()
 
     def confirming(self, trial: str, of: str) -> None:
@@ -34,19 +36,20 @@ class Confirming(SuccessiveHalving):
         super().confirming(trial, of)
 
     def refit(self, ladder: Ladder) -> None:
-        """With another cap or deadline there is another last comparison."""
+        """Take another ladder; under another cap or deadline a new last comparison is made."""
         super().refit(ladder)
         self._begun = []
 
     def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
-        """As without; beside an earlier last comparison another has its part of what the cap has more."""
+        """Return the ladder as SuccessiveHalving does; after a completed last comparison, a further one is kept only
+        its part of what the cap has grown by."""
         ladder, more = super().refitted(seconds, within, deadline), max(0.0, seconds - self.ladder.seconds)
         done = self._times.total() >= 2 * self._frame.seeds
         return replace(ladder, confirm=ladder.confirm * more / seconds) if done else ladder
 
     def decide(self, left: Left) -> Move:
-        """As without, on what is left beside these trainings; they begin when the leader would have its last segment,
-        and nobody climbs any more."""
+        """Decide as SuccessiveHalving does, on what these trainings leave; they begin when the leader would have its
+        last segment, and from then on no trial is promoted."""
         if self.hopeless or self._finisher is not None or not self._frame.seeds:
             return super().decide(left)
         due, each = 2 * self._frame.seeds - len(self._begun), self.ladder.confirm
@@ -57,7 +60,7 @@ class Confirming(SuccessiveHalving):
             move = super().decide(rest)
             if isinstance(move, Finish):
                 return self._anew(move.trial, left) or super().decide(left)
-            if isinstance(move, HandBack) and not left.running:  # the leader needs what is kept for these
+            if isinstance(move, HandBack) and not left.running:  # the leader needs what is kept for them
                 return self._lead(left)
             others = left.slots + left.running - 1  # without this slot they and the last segment would not end in time
             if isinstance(move, HandBack) and due * each / others + self.ladder.kept > left.wall:
@@ -74,7 +77,8 @@ class Confirming(SuccessiveHalving):
         return HandBack("the last two are trained anew, and the leader gets what they leave over")
 
     def _anew(self, leader: str, left: Left) -> Confirm | None:
-        """The next of these trainings; None where it cannot be paid, or nobody is there to compare with."""
+        """Return the next of these trainings; None where it cannot be paid for, or no other trial waits to compare
+        with."""
         number, each = len(self._begun), self.ladder.confirm
         other = (
             self._begun[1]

@@ -1,7 +1,8 @@
-"""What earlier studies tell a new one (--learn-from): read from their journals when it begins, and kept in its own.
+"""What a new study learns from earlier ones (--learn-from): read from their journals when it begins, and kept in its
+own.
 
-Of each only what holds here too: seconds of the same processor, losses of the same text. What is merely suggested, a
-size and configurations to begin with, any text may tell: the search judges it by its own losses.
+Only what holds here too is taken: seconds of the same processor, losses on the same text. Mere suggestions, a size and
+configurations to begin with, are taken from any text: the search judges them by its own losses.
 """
 
 import json
@@ -25,12 +26,13 @@ from tune.store.journal import FACTS, SHARE, Fact, connect, facts_in, named
 from tune.store.queries import ranking
 
 BEST = 2
-"""Of each earlier study, how many configurations come first."""
+"""Number of configurations of each earlier study that are tried first."""
 ALIKE = 2.0
-"""They do where today's compute asks for a model at most so many times as large or as small as theirs."""
+"""Largest ratio, either way, of the model size that suits this study's compute to the one that suits an earlier
+study's, for that study's configurations to be tried first."""
 MOST_EXPECTED = 0.1
-"""Of a family's share, of a start or an overhead that was learned: a busy day must not keep a small search from
-beginning."""
+"""Largest share of a family's seconds that a learned start-up or overhead may be, where that is more than the default:
+a busy day must not keep a small search from beginning."""
 
 TRIALS = """
     SELECT trial, config, parameters, steps, tokens, valid_loss,
@@ -38,7 +40,8 @@ TRIALS = """
     FROM reports JOIN trials USING (trial)
     WHERE family = ? AND rung IS NOT NULL AND min(parameters, steps, tokens, step_seconds, valid_loss) > 0
     ORDER BY report"""
-"""The losses at rungs; steps count as those by which the search fixed a trial's rungs."""
+"""Query of a family's losses at rungs. step_seconds: those of a trial's first such report, by which the search fixed
+its rungs."""
 SEGMENTS = f"""
     SELECT trial, fresh, TOTAL(IIF(what = 'start' AND fresh, seconds, 0)) / {SHARE} AS start_up,
            TOTAL(IIF(what = 'steps' OR what = 'start' AND fresh, 0, seconds)) / {SHARE} AS overhead
@@ -47,16 +50,19 @@ SEGMENTS = f"""
     JOIN (SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL) USING (lease)
     WHERE family = ? AND purpose = 'rung' AND lease IN (SELECT lease FROM reports WHERE rung IS NOT NULL)
     GROUP BY lease ORDER BY lease"""
-"""What segments to rungs took beside their steps, in seconds of a slot, as the search learns its prices."""
+"""Query of what each segment to a rung took beside its steps, in seconds of a slot, as the search's cost model learns
+it."""
 SHARES = f"SELECT {SHARE} AS share FROM slots WHERE slot IN (SELECT slot FROM leases WHERE purpose = 'rung')"
 BEYOND = "SELECT TOTAL(max(0, measured - predicted)) FROM memory JOIN trials USING (trial) WHERE family = ?"
-"""Bytes by which trials corrected the first guess of what they take: each prediction has those before it."""
+"""Query of the bytes by which a family's trials corrected the first guess of what they take; they add up, as each
+prediction includes the corrections before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What figures of a family hold on: kind of device, processor and how much of it a slot is, text (its sha256 and
-    vocabulary), context; and the compute of its share of the cap, in weights times tokens (0: not known)."""
+    """The conditions under which a family's figures hold: kind of device, processor and how much of it a slot is (""
+    and 0: not one and the same), text (its sha256 and vocabulary), context; and the compute of its share of the cap, in
+    weights times tokens (0: not known)."""
 
     kind: str
     processor: str
@@ -68,7 +74,7 @@ class Ground:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A trial: how far it came, and its losses after the warm-up of its learning rate."""
+    """A trial of an earlier study: how far it came, and its losses after the warm-up of its learning rate."""
 
     config: Config
     progress: Progress
@@ -77,9 +83,8 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """One family of an earlier study. best: its configurations as they are ranked; winner: weights of the layers of the
-    first (0: not known); overheads, start_ups: seconds of a slot; beyond: bytes that trials took above the first guess.
-    """
+    """One family of an earlier study. best: its configurations, ranked; winner: weights in the layers of the first one
+    (0: not known); overheads, start_ups: seconds of a slot; beyond: bytes that trials took above the first guess."""
 
     folder: Path
     ground: Ground
@@ -91,21 +96,23 @@ class Earlier:
     beyond: float
 
     def weights(self, compute: float) -> float:
-        """Of the layers of its best model, for other compute, with which a suited size grows by the square root; 0: not
-        known."""
+        """Return the weights in the layers that suit other compute: those of its best model, scaled by the square root
+        of the ratio of compute; 0: not known."""
         return self.winner * self.times(compute) if self.ground.compute else 0.0
 
     def times(self, compute: float) -> float:
-        """As large a model as its own suits other compute."""
+        """Return how many times as large as the study's own a model for other compute should be; 1: the study's is not
+        known."""
         return math.sqrt(compute / self.ground.compute) if self.ground.compute else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What earlier studies tell of one family; without any, what is expected before anything is known.
+    """What earlier studies tell of one family; the defaults are what is expected without any.
 
     overhead, start_up: seconds of a slot, as in CostModel; beyond: bytes that trials take above the first guess;
-    speeds: what configurations came how far; trials: the losses of each on the same text; first: what to begin with.
+    speeds: configurations, and how far each came; trials: the losses of each on the same text; first: configurations to
+    try first.
     """
 
     overhead: float = FIRST_OVERHEAD_SECONDS
@@ -116,14 +123,14 @@ class Learned:
     first: tuple[Config, ...] = ()
 
     def stored(self) -> dict[str, Fact]:
-        """As JSON has it."""
+        """Return it as JSON-able data."""
         speeds = [[config, at.size, at.tokens, at.seconds] for config, at in self.speeds]
         trials = [[[each.size, each.tokens, each.loss] for each in trial] for trial in self.trials]
         return {**vars(self), "speeds": speeds, "trials": trials, "first": self.first}
 
     @classmethod
     def from_stored(cls, stored: Fact) -> Self:
-        """The inverse. LookupError, TypeError, ValueError: something that stored() did not write."""
+        """Read what `stored` returned. LookupError, TypeError, ValueError: it is of another form."""
         told = named(stored)
         return cls(
             overhead=number(told["overhead"]), start_up=number(told["start_up"]), beyond=number(told["beyond"]),
@@ -143,7 +150,8 @@ class Learned:
 
 
 def read(folder: Path, families: Collection[str]) -> dict[str, Earlier]:
-    """What a study tells of each of these families that it has, read only. UserError: it can tell nothing."""
+    """Return what a study tells of each of these families that it has; the study is only read. UserError: it tells
+    nothing."""
     try:
         with closing(connect(folder)) as journal:
             facts = facts_in(journal.execute(FACTS))
@@ -192,7 +200,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
 
 
 def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> tuple[Tried, ...]:
-    """Those that reached a rung, the furthest first."""
+    """Return the trials that reached a rung, those with the most tokens first."""
     found: dict[str, Tried] = {}
     for row in journal.execute(TRIALS, (family,)):
         config, seconds = seedless(json.loads(row["config"])), row["steps"] * row["step_seconds"]
@@ -206,18 +214,21 @@ def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> t
 
 
 def suited(studies: Sequence[Earlier], weights: float, compute: float) -> float:
-    """The size to begin around: what the recipe says, and what each study's best model does, count alike."""
+    """Return the size to begin around: the geometric mean of the recipe's and of those that each study's best model
+    suggests."""
     found = [found for each in studies if (found := each.weights(compute))]
     return statistics.geometric_mean([weights, *found]) if found else weights
 
 
 def beyond(studies: Sequence[Earlier], kind: str) -> float:
-    """Bytes that trials take above the first guess, by those on the same kind of device."""
+    """Return the bytes that trials take above the first guess: the most of any study on the same kind of device, else
+    0."""
     return max((each.beyond for each in studies if each.ground.kind == kind), default=0.0)
 
 
 def learn(studies: Sequence[Earlier], here: Ground, space: Space, seconds: float) -> Learned:
-    """What these tell of a family that is searched here, whose share of the cap is so many seconds of a slot."""
+    """Return what these studies tell of a family that is searched here, with a share of the cap of so many seconds of a
+    slot."""
     priced = [each for each in studies if _same_processor(each.ground, here)]
     overheads, start_ups = ([x for each in priced for x in getattr(each, name)] for name in ("overheads", "start_ups"))
     native, whole = space.dimensions.get("precision", ("fp32",)), space.whole
@@ -238,7 +249,7 @@ def learn(studies: Sequence[Earlier], here: Ground, space: Space, seconds: float
 
 
 def line(family: str, study: Earlier, here: Ground) -> str:
-    """What of a study counts here, and what does not, and why."""
+    """Return a line that says what of a study counts here, what does not, and why."""
     ground, counts = study.ground, ["sizes"] if study.weights(here.compute) else []
     counts += ["memory"] if ground.kind == here.kind else []
     not_so = []
@@ -268,7 +279,7 @@ def _same_text(one: Ground, other: Ground) -> bool:
 
 
 def _config(fact: Fact) -> Config:
-    """ValueError: it is none."""
+    """Read a configuration. ValueError: it is none."""
     config = {name: value for name, value in named(fact).items() if isinstance(value, int | float | str)}
     if not config or config != fact:
         raise ValueError(f"{fact!r} is no configuration")
@@ -276,7 +287,7 @@ def _config(fact: Fact) -> Config:
 
 
 def _several(fact: Fact) -> Sequence[Fact]:
-    """TypeError: it is not."""
+    """Read a list. TypeError: it is none."""
     if not isinstance(fact, Sequence) or isinstance(fact, str):
         raise TypeError(f"{fact!r} is no list")
     return fact

@@ -1,7 +1,7 @@
-"""The search engine: what a free slot does next, and what becomes of a report.
+"""The search engine: it decides what a free slot does next, and what a report changes.
 
-It asks each family what is worth doing, and writes into the store what was decided before it happens. It knows no Ray:
-the scheduler tells Ray, and tests give it a fake clock.
+It asks each family for its next move, and writes a decision into the store before it is carried out. It does not import
+Ray: the scheduler passes decisions on to Ray, and tests give it a fake clock.
 """
 
 import json
@@ -21,20 +21,22 @@ from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 
 GIVE_UP = "give up"
-"""On a family, whose trials all fail alike; of the one that failed last."""
+"""The decision to start no more trials of a family, as too many failed with one error; recorded of the last that
+failed."""
 
 
 class Listener:
-    """Hears of every decision and report, after it was written down: the terminal, TensorBoard, a user's callback.
+    """An object that is told of every decision and report, after it was written down: the terminal, TensorBoard, a
+    user's callback.
 
-    It is called by the driver, which decides nothing meanwhile. Who inherits from it need not have all of it.
+    The driver calls it, and decides nothing until it returns. A subclass may leave out any of the methods.
     """
 
     def decided(self, engine: "Engine", trial: str | None, action: str, reason: str) -> None:
-        """A decision, with its reason."""
+        """A decision was made, for this reason."""
 
     def reported(self, engine: "Engine", trial: str, report: Report) -> None:
-        """A report, as the journal has it now."""
+        """A report was written down; it is as the journal has it now."""
 
     def closed(self, engine: "Engine") -> None:
         """No trial runs any more; the winners are put in their folders next."""
@@ -43,32 +45,33 @@ class Listener:
 DEATHS_ALLOWED = 1
 """A trial whose process died more often than this is recorded as failed."""
 OVERDUE_SECONDS = 0.5
-"""Of the grace, for a trial's last report on its way; then the driver ends its process, which is soon to end itself."""
+"""Part of the grace in which a trial's last report may still arrive; then the driver ends its process, just before the
+process would end itself."""
 DIGESTED_TRIALS = 100
-"""Of more trials the state has no digest at each event: it takes as long as they are many."""
+"""Number of trials above which the state's digest is not written at each event, as its cost grows with their number."""
 LEAST_LEASE_SECONDS = 1.0
-"""Nothing useful fits in less."""
+"""Shortest lease that is given: nothing useful fits in less."""
 MACHINE_GONE = "its machine is gone"
 DRIVER_SLEPT = "its driver slept or was busy"
 HUNG = "hung: no sign of life by the end of its lease"
 GO_ON = "go on"
 """The decision to give a trial another lease for the goal that it had."""
 RETRY = "retry"
-"""The decision to let a trial wait where it was that failed in an earlier run."""
+"""The decision to let a trial that failed in an earlier run wait where it was."""
 CONFIRM = "confirm"
-"""The decision to train a configuration anew."""
+"""The decision to train a configuration anew with another seed, for the last comparison."""
 
 Afterwards = Literal["goes on", "waits", "ends"]
 """What becomes of a trial's process after a report."""
 
 
 class Engine:
-    """The search as far as it is not Ray's. Its families are entered once it is there: they ask it for their prices.
+    """The search engine, without Ray. Its families are added after it is made, as they ask it for their prices.
 
-    slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
-    wall_left: seconds to the deadline, inf where there is none; within: seconds of its clock in which the cap should
-    be used, as far as its slots can, and no trial's own life takes longer; silence: since when the driver gave no sign
-    of life for too long, None where that was not since it was asked.
+    slots: how many trials may run at once; there(): how many slots there are at the moment, where machines may be lost;
+    wall_left(): seconds to the deadline, inf where there is none; within: seconds of the study's clock in which the cap
+    should be used, as far as the slots can and no trial's own life takes longer; silence(): since when the driver gave
+    no sign of life for too long, None where that did not happen since the last call.
     """
 
     def __init__(
@@ -94,24 +97,24 @@ class Engine:
 
     @property
     def done(self) -> bool:
-        """Nothing runs, and no slot is left."""
+        """Whether nothing runs and no slot is left."""
         return self.slots.all_gone
 
     def overdue(self) -> list[str]:
-        """Running trials that outstay their lease."""
+        """Return the running trials that overran their lease by more than OVERDUE_SECONDS."""
         self._wake()
         late = self.accounting.clock() - OVERDUE_SECONDS
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
     def price_of(self, name: str) -> Callable[[str | None, int], float]:
-        """The prices of a family as its policy asks for them: of a trial (None: a new one) and a rung."""
+        """Return a family's prices as its policy asks for them: a function of a trial (None: a new one) and a rung."""
 
         return lambda trial, rung: self.families[name].price(trial, self.trials.get(trial or ""), rung)
 
     @contextmanager
     def event(self, *, changes: bool = True) -> Iterator[None]:
-        """What happens inside is written down as a whole or not at all; on a disk with a digest of the state, of many
-        trials now and then."""
+        """Write all that happens inside to the journal in one transaction; on a disk with a digest of the state, which
+        is left out at most events where there are many trials."""
         with self.accounting.journal.transaction():
             yield
             if changes and self.accounting.journal.on_disk:
@@ -119,12 +122,12 @@ class Engine:
                 digested = self._events % max(1, len(self.trials) - DIGESTED_TRIALS) == 0
                 self.accounting.journal.note(state=self.state.digest() if digested else None)
 
-    # Under what terms it runs
+    # The terms it runs under
 
     def agree(self, terms: Terms) -> list[str]:
-        """From now on the study has these terms; where they are others than before that is written down.
+        """Put the study under these terms from now on, and write them down where they differ from those before.
 
-        Returns what a user should know of it.
+        Returns notes for the user.
         """
         journal = self.accounting.journal
         agreed = agreed_in(journal.facts())
@@ -157,7 +160,8 @@ class Engine:
     # What a free slot does next
 
     def next(self) -> Assignment | None:
-        """Something for a free slot to do; None where none is free or must wait. Slots of no more use are given up."""
+        """Return what a free slot is to do; None where none is free, or one must wait. Slots of no more use are handed
+        back."""
         if self._wake():
             return None
         self._close_lost_slots()
@@ -181,9 +185,10 @@ class Engine:
         return None
 
     def _ask_families(self, wall: float, *, binding: bool) -> Assignment | HandBack | Wait | None:
-        """The first move that a family makes, put into practice; None where it came to nothing: to be asked again.
+        """Ask the families, the one that used the least of its share first, and carry out the first move; None where
+        that came to nothing: ask again.
 
-        What those leave over that have nothing more to do, others may use.
+        A family may also use what is left of the shares of those that have nothing more to do.
         """
         answer: HandBack | Wait = HandBack("there is no family")
         several = self.families.items() if len(self.families) > 1 else ()
@@ -202,8 +207,8 @@ class Engine:
         return answer
 
     def _planned_wall(self, wall: float) -> float:
-        """Seconds in which to use what is left: those to the deadline or to what was wanted, the fewer of the two. What
-        cannot be used in these has as long as all slots take for it."""
+        """Return the seconds in which to use what is left: those to the end of `within`, or as many as all slots need
+        for it if these are more, but none past the deadline."""
         ledger = self.accounting.ledger
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.kept))
         within = max(
@@ -212,13 +217,13 @@ class Engine:
         return min(wall, max(within - self.accounting.clock(), all_slots))
 
     def _is_idle(self, family: Family, wall: float) -> bool:
-        """Whether nothing of a family runs, and nothing can by its own share."""
+        """Whether a family runs nothing, and can run nothing by its own share."""
         left = family.left(self.accounting, self.slots.free, wall)
         return left.running == 0 and isinstance(family.decide(left), HandBack)
 
     def _wake(self) -> bool:
-        """Where the driver slept, or was busy for longer than the cap pays for those who wait, workers have ended
-        themselves: their slots are charged up to then. Whether it did."""
+        """Return whether the driver slept, or was busy for longer than the cap pays for waiting workers: then workers
+        have ended themselves, and their slots are charged up to that moment."""
         since = self.silence()
         if since is None:
             return False
@@ -227,7 +232,7 @@ class Engine:
                 last = self.accounting.last_sign(run)
                 if last is not None and last.ended is not None:
                     self.accounting.note_gone(run, last.at, since)
-                elif last is None and not run.fresh_slot:  # it waited to be told of this lease
+                elif last is None and not run.fresh_slot:  # its worker was yet to be told of this lease
                     self.accounting.note_gone(run, max(run.assignment.opened, since + GRACE_SECONDS), since)
                 elif self.accounting.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
                     self.accounting.note_gone(run, math.inf)
@@ -237,7 +242,7 @@ class Engine:
         return True
 
     def _close_lost_slots(self) -> None:
-        """Idle slots whose machine is gone are charged no more."""
+        """Hand back idle slots whose machine is gone, so that they are charged no more."""
         while self.slots.idle_and_lost:
             with self.event():
                 self.accounting.hand_back()
@@ -251,7 +256,8 @@ class Engine:
                 self.accounting.journal.note(slots_kept=self.slots.kept)
 
     def _go_on_with_cut_short(self, wall: float) -> Assignment | None:
-        """Another lease for a trial whose last one ended before its goal; to its policy it is still on its way."""
+        """Give another lease to a trial whose last one ended before its goal, and which to its policy is still on its
+        way; where that cannot be paid for, the trial waits. None: no lease was given."""
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
@@ -267,8 +273,8 @@ class Engine:
         return None
 
     def _part(self, trial: str, wall: float) -> float:
-        """Seconds at most of the rest of a last segment, within so many of the wall clock: what its lease had, unless
-        the cap or the deadline is another since then. inf: it leads to so many steps."""
+        """Return the most seconds that the rest of a last segment may take, at most `wall`: what was left of its lease,
+        unless the cap or the deadline has changed since. inf: it has a goal in steps."""
         if self._goal(trial) is not None:
             return math.inf
         journal = self.accounting.journal
@@ -278,13 +284,13 @@ class Engine:
         return min(had, wall)
 
     def _goal(self, trial: str) -> int | None:
-        """Steps to which a last segment leads that was cut short; None: as far as it can."""
+        """Return the steps at which a last segment that was cut short ends; None: it goes as far as its lease lasts."""
         record = self.trials[trial]
         family = self.families[record.family]
         return record.goal or family.goal(record, None, family.policy.enough(trial))
 
     def _rest(self, trial: str, left: float) -> float:
-        """The price of the rest of a last segment, of so much that is left."""
+        """Return the price of the rest of a last segment, where `left` seconds are left."""
         record = self.trials[trial]
         family = self.families[record.family]
         goal = self._goal(trial)
@@ -294,14 +300,14 @@ class Engine:
         return price if family.whole else min(left, price)
 
     def price_to(self, trial: str, goal: int) -> float:
-        """The price of bringing a trial on its last segment to so many steps."""
+        """Return the price of bringing a trial to so many steps in its last segment."""
         record = self.trials[trial]
         family = self.families[record.family]
         seconds = max(1, goal - record.steps) * (record.step_seconds or family.guess(trial))
         return family.cost_model.segment(trial, seconds)
 
     def _finish(self, name: str, move: Finish) -> Assignment:
-        """A last segment; to so many steps only where a lease to these has its margin."""
+        """Lease a last segment; with a goal in steps only where there is room for the margin of a lease to these."""
         goal = self.families[name].goal(self.trials[move.trial], None, move.training)
         if goal is not None:
             price, room = self.price_to(move.trial, goal), min(self.accounting.affordable, self.wall_left())
@@ -310,7 +316,8 @@ class Engine:
         return self._lease(move.trial, None, move.seconds, "finish", move.reason)
 
     def _assign(self, name: str, move: Start | Promote | Finish | Confirm | Train) -> Assignment | None:
-        """Put a move into practice; None where there is no configuration left to start."""
+        """Carry out a move; None where no trial began: no configuration is left, or the one to train does not fit in
+        memory."""
         price = self.price_of(name)
         with self.event():
             if isinstance(move, Finish):
@@ -330,7 +337,8 @@ class Engine:
             return self._lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
 
     def _new_trial(self, name: str) -> str | None:
-        """A configuration that was not tried yet and will fit in memory; those that will not are written down too."""
+        """Write down a new trial with an untried configuration that fits in memory, and return its name; those that do
+        not fit are written down too. None: no configuration is left."""
         family = self.families[name]
         while family.refusals < MOST_REFUSALS and family.suggestions.more:
             if trial := self._fitting(name, family.suggestions.suggest(self._next_name)):
@@ -338,7 +346,8 @@ class Engine:
         return None
 
     def _fitting(self, name: str, config: Config) -> str | None:
-        """A new trial, where it will fit in memory; else it is over as soon as it is written down."""
+        """Write down a new trial, and return its name; where it does not fit in memory it is ended at once, and None
+        returned."""
         trial = self._noted(TrialRecord(family=name, config=config))
         if refusal := self.families[name].memory.refusal(config):
             self.end(trial, refusal)
@@ -349,7 +358,7 @@ class Engine:
         return f"t{len(self.trials) + 1:03d}"
 
     def _noted(self, record: TrialRecord) -> str:
-        """A new trial, written down; its name."""
+        """Write down a new trial, and return its name."""
         trial, config = self._next_name, json.dumps(record.config)
         row = {"trial": trial, "family": record.family, "config": config, "state": "paused"}
         self.accounting.journal.insert("trials", {**row, "created": self.accounting.clock()})
@@ -359,8 +368,8 @@ class Engine:
     def _lease(
         self, trial: str, rung: int | None, price: float, action: str, reason: str, goal: int | None = None
     ) -> Assignment:
-        """Reserve what a segment needs and write it down, before it happens. rung None: the last segment, which leads
-        as far as it can, or to so many steps."""
+        """Reserve what a segment needs and write it down, before it begins. rung None: the last segment, which ends at
+        a goal in steps, or goes as far as its lease lasts."""
         record, again, wall = self.trials[trial], action in (GO_ON, CONFIRM), self.wall_left()
         family = self.families[record.family]
         goal = goal or (record.goal if again and record.goal is not None else family.goal(record, rung))
@@ -376,10 +385,10 @@ class Engine:
         self._decide(trial, action, reason, rung)
         return run.assignment
 
-    # What becomes of a report
+    # What a report changes
 
     def report(self, trial: str, report: Report) -> Afterwards:
-        """Charge a trial's report and write it down. What its process does next."""
+        """Charge a trial's report and write it down. Returns what its process does next."""
         self._wake()
         run = self.running[trial]
         changes = report.ended is not None or report.micro_batches != run.micro_batches
@@ -397,7 +406,7 @@ class Engine:
         return "goes on" if not report.ended else "ends" if ends else "waits"
 
     def ran_out(self, trial: str) -> Afterwards:
-        """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
+        """End a trial that ran out of memory where no smaller part would have helped, and its process."""
         self._wake()
         run = self.running[trial]
         family = self.families[run.assignment.family]
@@ -413,7 +422,7 @@ class Engine:
             self.accounting.hand_back(run.assignment.slot, run.gone)
 
     def _end_segment(self, run: Running, report: Report) -> None:
-        """What the last report of a lease makes of its trial. A deadline ends none: it goes on under a later one."""
+        """Update a trial by the last report of its lease. A deadline ends none: it goes on under a later one."""
         trial, reason = run.assignment.trial, self.state.ended(run, report)
         if reason is not None and not (reason.startswith("price") and run.hurried):
             self.end(trial, reason)
@@ -427,9 +436,10 @@ class Engine:
             self._settle(trial, "paused", f"rung {report.rung}")
 
     def raised(self, trial: str, reason: str) -> None:
-        """A running trial raised an error, as it would again: it is over, and so is its process.
+        """End a running trial that raised an error, which it would raise again, and its process.
 
-        Where a machine is gone that may be for its sake, and the trial is treated as one whose process died with it.
+        Where a machine is gone the error may be due to that, and the trial is treated as one whose process died with
+        it.
         """
         self._wake()
         if self.slots.there() < self.running[trial].there:
@@ -440,11 +450,12 @@ class Engine:
             self.end(trial, reason)
 
     def died(self, trial: str, reason: str) -> None:
-        """The process of a running trial ended by itself, and its slot with it: what it did not report is lost, and
-        charged. The trial goes on once.
+        """Close the lease of a running trial whose process ended by itself, and its slot: what it did not report is
+        charged as lost. The trial goes on once.
 
-        Where fewer slots are there than when its lease was opened a machine is gone, which no trial is failed for; nor
-        for a process that ended itself because it heard nothing of its driver, on this lease or before it began.
+        It is not to blame, and goes on each time, where fewer slots are there than when its lease was opened, as a
+        machine is gone, and where its process ended itself because it heard nothing of its driver, on this lease or
+        before it began.
         """
         self._wake()
         run, record = self.running[trial], self.trials[trial]
@@ -469,20 +480,22 @@ class Engine:
                 self._decide(trial, "pause", reason)
 
     def killed(self, trial: str, charged: float) -> None:
-        """The lease of a trial was found closed, so many device-seconds charged: its driver had been killed."""
+        """Close the lease of a trial whose driver was killed: the lease was found closed, with so many device-seconds
+        charged."""
         with self.event():
             self.state.closed(trial, charged)
             self._decide(trial, "pause", "killed")
 
     def retry(self, trial: str, reason: str) -> None:
-        """A trial that failed waits where it was."""
+        """Let a trial that failed wait where it was."""
         with self.event():
             self.state.waits(trial)
             self._settle(trial, "paused", reason)
             self._decide(trial, RETRY, f"failed before: {reason.partition(': ')[2]}")
 
     def end(self, trial: str, reason: str) -> None:
-        """A trial is over for good: diverged, price, memory, error; after the word and a colon, more on it."""
+        """End a trial for good. reason: diverged, price, memory or error; after the word may come a colon and more on
+        it."""
         policy = self.families[self.trials[trial].family].policy
         went_on = not policy.hopeless
         self.state.stopped(trial, reason)

@@ -1,5 +1,5 @@
-"""One family of models in a study: its trials, its share of the cap, what its segments cost, who decides about it and
-what its trials took of memory; and what the engine counts with: slots, how long a lease is.
+"""One family in a study: its trials, its share of the cap, its policy, its cost model and its memory model; and the
+slots and the lengths of leases that the engine counts with.
 """
 
 import math
@@ -17,33 +17,35 @@ from tune.search_space import Config
 from tune.store.accounting import UNIT, Accounting, Exact, Running
 
 MOST_REFUSALS = 50
-"""Where so many configurations in a row do not fit in memory, a family has no more of them."""
+"""Number of configurations in a row that do not fit in memory after which a family starts no more."""
 
 MARGIN, SLACK_SECONDS = 2.0, 3.0
-"""Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
-may cut a segment short. What it does not use is released."""
+"""Factor and seconds of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow
+steps of a new shape may cut a segment short. What is not used is released."""
 DECODING_SHARE = 0.01
-"""Of a last segment at most: left for its winner to decode with."""
+"""Largest share of a last segment that is left for its winner to decode with."""
 CONFIRM_TRAINING = 0.75
-"""Of the seconds of a training of the last two anew, less what opens and closes it: for its steps, which may be slower
-than they were."""
+"""Share of the seconds of a last comparison's training, less those that open and close it, that its steps are planned
+to take: they may be slower than they were."""
 CONFIRM_LEAST = 1 / 3
-"""Of these seconds for its steps, at least: where the closing does not fit beside them, it is left out."""
+"""Least share of all seconds of such a training for its steps: where the closing does not fit beside them, it is left
+out."""
 SEEDS = 2**32
-"""There are, as NumPy has it."""
+"""Number of seeds that NumPy takes."""
 WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
-"""A loss falls steeply with the rate's warm-up, for slow trials most of all: until so many of it no fall tells how a
-trial will go on. Counted in steps of the family's first trial, so that all at a rung are compared in the same way."""
+"""Number of warm-ups of the learning rate before a fall of the loss tells how a trial will go on: with the rate's
+warm-up it falls steeply, for slow trials most of all. Counted in steps of the family's first trial, so that all at a
+rung are compared in the same way."""
 
 FIRST_OVERHEAD_SECONDS = 1.5
-"""Of a segment, until the first one was paid: loading, hand-over, evaluation and checkpoint."""
+"""Expected overhead of a segment until the first one was paid: loading, hand-over, evaluation and checkpoint."""
 FIRST_START_UP_SECONDS = 6.0
-"""Of a slot, until the first one came up: the process, its imports, its first batch."""
+"""Expected start-up of a slot until the first one came up: the process, its imports, its first batch."""
 
 
 @dataclass(kw_only=True)
 class TrialRecord:
-    """One configuration in training.
+    """The training of one configuration, as far as it has come.
 
     step_seconds: median seconds of a step by which its rungs were fixed, None before that; goal: steps of its life that
     its last lease was for, None where only seconds counted; deaths: how often its process died; micro_batches: into how
@@ -63,13 +65,13 @@ class TrialRecord:
     gap: float = 0.0
 
     def take_up(self, newest: tuple[str, int] | None) -> None:
-        """Path and steps of the newest sound checkpoint: there its next segment begins."""
+        """Begin the next segment at the newest sound checkpoint, its path and steps (None: there is none)."""
         if newest is not None:
             self.checkpoint, self.steps = newest
 
 
 class CostModel:
-    """What segments of one family cost, in device-seconds.
+    """What segments of one family cost, in seconds of a slot.
 
     A segment costs its training (the ladder says how long) and an overhead: loading, evaluation, checkpoint. A trial's
     own last overhead is the best guess of its next; for a new trial it is the median of the others' last ones.
@@ -84,8 +86,9 @@ class CostModel:
         self._start_ups: list[float] = []
 
     def learn(self, run: Running, *, slowdown: float, aside: float = 0.0) -> None:
-        """What a lease was charged. slowdown: its seconds a step over those that fixed the trial's rungs; aside: what
-        of it is no part of another such segment, as of a trial that turned out to be in its last."""
+        """Learn from what a lease was charged. slowdown: its seconds a step over those by which the trial's rungs were
+        fixed; aside: seconds of it that another such segment will not have, as those that only a trial's last segment
+        has."""
         trial, start_up = run.assignment.trial, 0.0
         if run.fresh_slot:
             start_up = run.charged.get("start", 0.0)
@@ -97,22 +100,22 @@ class CostModel:
         self._slowdowns[trial] = slowdown
 
     def forget(self) -> None:
-        """What was learned, here or in earlier studies, was of another processor."""
+        """Forget what was learned, here or in earlier studies: it was of another processor."""
         self._first = FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
         for known in (self._overheads, self._in_order, self._slowdowns, self._start_ups):
             known.clear()
 
     def state(self) -> list[object]:
-        """All that was learned, as plain data."""
+        """Return all that was learned, as plain data."""
         return [self._overheads, self._slowdowns, self._start_ups]
 
     @property
     def start_up(self) -> float:
-        """Device-seconds until a new slot trains."""
+        """Expected seconds until a new slot trains."""
         return statistics.median(self._start_ups) if self._start_ups else self._first[1]
 
     def segment(self, trial: str | None, training_seconds: float) -> float:
-        """Expected device-seconds of a segment that trains a trial (None: a new one) for `training_seconds` more."""
+        """Return the expected seconds of a segment that trains a trial (None: a new one) for so many more."""
         return training_seconds * self._slowdowns.get(trial or "", 1.0) + self._overhead(trial)
 
     def _overhead(self, trial: str | None) -> float:
@@ -123,37 +126,36 @@ class CostModel:
 
 
 class Suggestions(Protocol):
-    """Where new configurations of a family come from."""
+    """Source of a family's new configurations."""
 
     @property
     def more(self) -> bool:
         """Whether there is a configuration that was not tried yet."""
 
     def suggest(self, trial: str) -> Config:
-        """One of these."""
+        """Return such a configuration, for this trial."""
 
     def tried(self, trial: str, config: Config) -> None:
-        """A configuration was given to a trial by an earlier run."""
+        """Note that a trial was given a configuration, now or in an earlier run."""
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
-        """The loss of a trial at a rung, with so much behind it; None: it failed on the way there."""
+        """Learn the loss of a trial at a rung, and its progress there; None: it failed on the way there."""
 
 
 @dataclass(kw_only=True)
 class Family:
-    """One family's part of a study: its share of the cap in device-seconds, and who decides and knows.
+    """One family's part of a study: its share of the cap in seconds of a slot, its policy, and what is known of it.
 
-    charged: of its leases that are closed; leases: seconds of those in use, by trial; rungs_until: when those of them
+    charged: seconds of its closed leases; leases: seconds of those in use, by trial; rungs_until: when those of them
     that are for a rung end; equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time
     that then turns their seconds into steps for all trials; mean_step_seconds: of its trials, of which `timed` count;
     life_steps: of a trial's own life (inf: it has none); refusals: configurations in a row that do not fit in memory;
-    warm_up_steps: those over which the learning rate of its trials rises; whole: a training goes on only where what is
-    left pays for its end; margin: of its leases over their prices; guess(trial): seconds of a step of one that made
-    none, 0 where nothing tells;
-    decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
-    closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's
-    loop, first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two
-    reports so far.
+    warm_up_steps: over which the learning rate of its trials rises; whole: a training goes on only where what is left
+    pays for it to its end; margin: factor of its leases over their prices; guess(trial): expected seconds a step of a
+    trial that made none, 0: not known; decoding(step_seconds): seconds of a slot that its winner needs to decode for a
+    start; closing(step_seconds): seconds of a slot to measure a trial at its end; seed: of its trials. Of a user's
+    loop, first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two reports
+    so far.
     """
 
     seconds: float
@@ -182,18 +184,18 @@ class Family:
 
     @property
     def used(self) -> float:
-        """Device-seconds that it was charged, and those that its leases may still use."""
+        """Seconds of a slot that it was charged, and those that its leases may still use."""
         return self.charged + self.leases.beyond(0.0) / UNIT
 
     @property
     def life(self) -> float:
-        """Of a trial, in seconds of training, as long as they take on the mean; inf: none is known to have one."""
+        """Seconds of training of a trial's own life, at the mean step time; inf: none is known to have one."""
         return self.life_steps * (self.mean_step_seconds or self.step_seconds or math.inf)
 
     def left(
         self, accounting: Accounting, slots: int, wall: float, *, left_over: float = 0.0, binding: bool = False
     ) -> Left:
-        """What it may still use: its own share, and what others left over."""
+        """Return what it may still use: its own share, and what others left over."""
         start_up = 0.0 if accounting.idle_slots else self.cost_model.start_up
         return Left(
             seconds=min(self.seconds - self.used + left_over, accounting.affordable) - start_up,
@@ -202,8 +204,8 @@ class Family:
         )  # fmt: skip
 
     def steps_at(self, record: TrialRecord | None, rung: int) -> int | None:
-        """Steps of a trial's life (None: of a new one's) at a rung; None while no step time is known, and of a new one
-        where rungs are equal in device-seconds."""
+        """Return the steps of a trial's life (None: a new one's) at a rung; None while no step time is known, and for a
+        new one where rungs are equal in device-seconds."""
         own = record.step_seconds if record else None
         step_seconds = self.step_seconds if self.equal_tokens else own
         if step_seconds is None:
@@ -212,16 +214,16 @@ class Family:
         return round(min(steps, self.life_steps))
 
     def goal(self, record: TrialRecord, rung: int | None, end: float | None = None) -> int | None:
-        """Steps of a trial's life at the end of a segment; None where only seconds count, as on a last one (rung None)
-        that does not end after so many seconds of training."""
+        """Return the steps of a trial's life at the end of a segment; None where only seconds count, as in a last one
+        (rung None) without an `end`, in seconds of training."""
         steps = None if rung is None else self.steps_at(record, rung)
         if end is not None and record.step_seconds:
             steps = round(end / record.step_seconds)
         return None if steps is None else max(record.steps + 1, steps)
 
     def anew(self, move: Confirm, record: TrialRecord, other: TrialRecord) -> TrialRecord:
-        """A trial with the configuration of a record and another seed; where rungs are equal in tokens, for as many
-        steps as the other one has time for too."""
+        """Return the record of a trial with the configuration of another and a new seed; where rungs are equal in
+        tokens, for no more steps than the second trial of the comparison has time for."""
         alike = (record, other) if self.equal_tokens else (record,)
         steps = min(self._steps_in(move.seconds, each) for each in alike)
         return TrialRecord(
@@ -230,15 +232,15 @@ class Family:
         )  # fmt: skip
 
     def _steps_in(self, seconds: float, record: TrialRecord) -> int:
-        """Of a training from its beginning to its end; the same however often it is asked."""
+        """Return the steps of a whole training in so many seconds; the same however often it is asked."""
         step = record.step_seconds or self.step_seconds or seconds
         training = CONFIRM_TRAINING * (seconds - self.policy.ladder.overhead - self.closing(step))
         return max(1, int(max(training, CONFIRM_LEAST * seconds) / step))
 
     def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
-        """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung.
+        """Return the expected seconds of a slot to bring a trial (None: a new one) from where it is to a rung.
 
-        Where rungs are equal in tokens, one whose step time is not known is expected to have the mean of the others.
+        Where rungs are equal in tokens, a trial without a step time is expected to have the mean of the others.
         """
         seconds = self.policy.rung_seconds(rung)
         if (steps := self.steps_at(record, rung)) is not None:
@@ -247,32 +249,34 @@ class Family:
         return max(self.cost_model.segment(trial, max(0.0, seconds)), self.least(trial, record))
 
     def time(self, step_seconds: float) -> None:
-        """A trial's step time is known."""
+        """Add a trial's step time to the mean."""
         self.timed += 1
         self.mean_step_seconds += (step_seconds - self.mean_step_seconds) / self.timed
 
     def least(self, trial: str | None, record: TrialRecord | None) -> float:
-        """Device-seconds in which a trial comes to a report; a lease of less would be lost. 0: it reports steadily."""
+        """Return the seconds of a slot in which a trial comes to a report; a shorter lease would be lost. 0: it reports
+        steadily."""
         return self.cost_model.segment(trial, KEPT_BACK * record.gap) if record is not None and record.gap else 0.0
 
     def wanted(self, record: TrialRecord, price: float, most: float) -> float:
-        """Seconds to reserve for a segment of this price; where its loop never reported, up to half of `most` for that:
-        one that hangs leaves as much to the next."""
+        """Return the seconds to reserve for a segment of this price; where its loop never reported, at least what a
+        first report may take, up to half of `most`: a loop that hangs leaves as much to the next."""
         seconds = with_margin(max(price, self.gap), self.margin) + KEPT_BACK * self.gap
         first = SLOWER * self.gap or self.first_lease
         return max(seconds, min(first, most / 2)) if record.step_seconds is None else seconds
 
     @property
     def silent(self) -> bool:
-        """Whether its loop never reported: a lease holds more than it will take."""
+        """Whether its loop never reported, so that a lease holds more than it will take."""
         return self.first_lease > 0 and not self.gap
 
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
-        """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
+        """Return how many of so many seconds a last segment gets, so that its trial, should it win, can decode."""
         return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
 
     def learn_memory(self, accounting: Accounting, run: Running, report: Report) -> int:
-        """In how large parts memory ran out on a lease, and at the end of one on which it did not what the trial took.
+        """Learn with how many parts memory ran out on a lease, and at its end, unless it ran out then, what the trial
+        took.
 
         Returns into how many parts the trial's batches are cut now.
         """
@@ -284,9 +288,9 @@ class Family:
         return report.micro_batches
 
     def never_fits(self, accounting: Accounting, run: Running) -> int:
-        """A trial ran out of memory, and smaller parts did not help or would not have.
+        """Learn that a trial ran out of memory where smaller parts did not help or would not have.
 
-        Returns into how many its batches would have to be cut, more than are of use.
+        Returns into how many parts its batches would have to be cut: more than are of use.
         """
         most = self.memory.most(run.assignment.config)
         self._note_memory(accounting, run, most, None)
@@ -299,20 +303,20 @@ class Family:
         self.memory.learn(config, micro_batches, measured)
 
     def reached(self, trial: str, rung: int, loss: float, progress: Progress) -> None:
-        """A trial waits at a rung: tell the policy and the suggestions."""
+        """Tell the policy and the suggestions that a trial waits at a rung."""
         warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
         telling = self.policy.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
         self.policy.reported(trial, rung, loss, telling=telling, progress=progress)
         self.suggestions.tell(trial, rung, loss, progress)
 
     def decide(self, left: Left) -> Move:
-        """What a free slot should do for it. Where no configuration is left, nothing new begins."""
+        """Return what a free slot should do for it. Where no configuration is left, no new trial begins."""
         if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
             self.policy.more = False
         return self.policy.decide(left)
 
     def state(self) -> dict[str, object]:
-        """All that its events made of it, as plain data; what was suggested follows from that."""
+        """Return all that its events made of it, as plain data; what was suggested follows from that."""
         account = [self.charged, self.refusals, self.step_seconds, *([self.gap] if self.gap else [])]
         return self.policy.state() | {
             "prices": self.cost_model.state(), "memory": self.memory.state(), "account": account
@@ -320,18 +324,19 @@ class Family:
 
 
 SLOWER = 10.0
-"""Times the longest time between two reports of other trials, for the first of a new one: it may be a larger model."""
+"""How many times the longest time between two reports so far a new trial may take for its first: it may be a larger
+model."""
 START_UP_MARGIN = 4.0
-"""The same for the start-up of a slot, which a busy machine can make much longer."""
+"""How many times its expected seconds the start-up of a slot may take: a busy machine can make it much longer."""
 
 
 def with_margin(price: float, margin: float = MARGIN) -> float:
-    """Seconds to reserve for a segment of this price."""
+    """Return the seconds to reserve for a segment of this price."""
     return price * margin + SLACK_SECONDS
 
 
 def with_start_up(seconds: float, start_up: float, even_share: float) -> float:
-    """Seconds to reserve for a slot that must start first.
+    """Return the seconds to reserve for a slot that must start first.
 
     The margin of the start-up may not take more than the slot's even share of what is left: the next slot could not
     start.
@@ -340,7 +345,8 @@ def with_start_up(seconds: float, start_up: float, even_share: float) -> float:
 
 
 class Slots:
-    """most: how many trials may run at once; there: how many slots there are just now, where machines may be lost."""
+    """The slots of a search. most: how many trials may run at once; there(): how many slots there are just now, where
+    machines may be lost."""
 
     def __init__(self, most: int, there: Callable[[], int] | None, running: Sized, accounting: Accounting) -> None:
         self.most, self.there = most, there or (lambda: most)
@@ -349,27 +355,27 @@ class Slots:
 
     @property
     def kept(self) -> int:
-        """Those that were not handed back for good."""
+        """Number of slots that were not handed back for good."""
         return self.most - self._handed_back
 
     @property
     def free(self) -> int:
-        """That can take work: those held and idle, and those not opened yet."""
+        """Number of slots that can take work: those held and idle, and those not opened yet."""
         return max(0, self._in_use() - len(self._running))
 
     @property
     def idle_and_lost(self) -> bool:
-        """Whether one is held idle whose machine is gone."""
+        """Whether a slot is held idle whose machine is gone."""
         idle = self._accounting.idle_slots
         return idle > 0 and idle + len(self._running) > self._in_use()
 
     @property
     def all_gone(self) -> bool:
-        """Every one was handed back, or is lost."""
+        """Whether nothing runs, and every slot was handed back or is lost."""
         return not self._running and self._in_use() <= 0
 
     def hand_back(self) -> bool:
-        """Give up a free slot for good: an idle one, else one that was never opened. Whether it was open."""
+        """Give up a free slot for good: an idle one, else one that was never opened. Returns whether it was open."""
         self._handed_back += 1
         held = self._accounting.idle_slots > 0
         if held:
@@ -377,5 +383,5 @@ class Slots:
         return held
 
     def _in_use(self) -> int:
-        """Those that were not handed back for good, as far as they are there."""
+        """Return the number of slots that were not handed back for good and are there."""
         return min(self.kept, self.there())

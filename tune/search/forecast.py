@@ -1,4 +1,4 @@
-"""The standings of one family's trials: what each reached, who leads a rung, and what a rung is worth."""
+"""The standings of one family's trials: what each reached, what is expected of it, and which is the most promising."""
 
 import functools
 import heapq
@@ -16,26 +16,29 @@ from tune.search.ladder import Rules
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
 FEWEST_SIZES = 2
-"""Of trials that a law is fitted to, one of which has been seen to fall: losses after the same little training tell
-nothing of how far any of them falls, and so nothing of what a large model would have."""
+"""Fewest model sizes of the trials that a law is fitted to, one of which must have been seen to fall: losses after the
+same little training tell nothing of how far any of them falls, and so nothing of what a large model would have."""
 MOST_TRIALS = 200
-"""That it is fitted to: those that were observed the most."""
+"""Most trials that it is fitted to: those with the most observations."""
 NEW_SHARE = 0.1
-"""It is fitted again when there are so many more observations, as a share of those before."""
+"""Share of new observations, of those before, above which it is fitted again."""
 LEVEL = 0.02
-"""What is expected to lose more by this share is less promising by a factor of e."""
+"""Share by which an expected loss is higher where a configuration is less promising by a factor of e."""
 LEAST_PROMISE = 1e-300
-"""Of a prior: one that rules out all says nothing; and of what adds nothing to the front."""
+"""Least promise that is counted: a prior that rules out everything says nothing; also of what adds nothing to the
+front."""
 NEXT = 1.001
-"""How many times as long a training is for which it is asked what more of it brings."""
+"""Factor by which a training is made longer to ask what more of it brings."""
 RUNG_1_LEAST = 12
-"""Trials go there, whatever it makes of them."""
+"""Fewest trials that go to rung 1, whatever it makes of them."""
 RUNG_1_APART = 4
-"""Of these come from the middle of those that wait, where it made all others worse: who learns fast turns first."""
+"""How many of these come from the middle of those that wait, where rung 1 made all others worse: a trial that learns
+fast turns first."""
 RUNG_1_TIMES = 2.0
-"""As many as it is expected to make better, of all that reached rung 0, are enough."""
+"""Rung 1 has had enough trials at this many times the number that it is expected to make better of all that reached
+rung 0."""
 FEWEST_TURNED = 10
-"""Trials past their best from which it is foretold what another would have at its own."""
+"""Fewest trials past their best by which it is predicted what another would have at its own."""
 Entry = tuple[bool, float, str]
 
 
@@ -43,9 +46,9 @@ Entry = tuple[bool, float, str]
 class Progress:
     """How far a trial is at a rung. 0: not known.
 
-    size: its weights; tokens: target tokens seen (steps, where all see as many in one); seconds: trained; warm: whether
-    the warm-up of its learning rate is over, before which a loss says nothing of the rest; of a user's loop, gap: the
-    longest seconds between two reports, numbers: what it reported there, where its loss is the best so far.
+    size: its weights; tokens: target tokens seen (or steps, where each has as many); seconds: of training; warm:
+    whether the warm-up of its learning rate is over, before which a loss says nothing of the rest. Of a user's loop,
+    gap: the longest seconds between two reports; numbers: what it reported there, where its loss is the best so far.
     """
 
     size: float = 0.0
@@ -56,7 +59,7 @@ class Progress:
     numbers: Mapping[str, float] | None = None
 
     def told(self) -> dict[str, object]:
-        """As plain data, without what is known of the loss."""
+        """Return it as plain data, without `numbers`."""
         return {name: value for name, value in vars(self).items() if name != "numbers"}
 
 
@@ -65,10 +68,11 @@ NO_PROGRESS = Progress()
 
 @dataclass(frozen=True, kw_only=True)
 class Favour:
-    """How promising a trial is before anything is known of it, in (0, 1].
+    """What the prior says of a trial: how promising it is before anything is known of it, in (0, 1].
 
-    promise: by its whole configuration; late: how much less than without its dropout, of which no loss tells before it
-    has trained on `begins` tokens, as Progress has them (0: it has none, or from the start).
+    promise: of its whole configuration; late: the factor in it that is due to its dropout, of which no loss tells
+    before the trial has trained on `begins` tokens, as Progress has them (0: it has no dropout, or has it from the
+    start).
     """
 
     promise: float = 1.0
@@ -76,12 +80,13 @@ class Favour:
     begins: float = 0.0
 
     def new(self, tokens: float, before: float) -> bool:
-        """Whether its dropout began between two rungs, or a loss has risen and not yet fallen by it."""
+        """Whether its dropout began between two rungs, at `before` and `tokens` tokens, or began before and has raised
+        the loss, which has not fallen again yet."""
         return before < NEW_DROPOUT * self.begins and tokens > self.begins
 
     def to_come(self, tokens: float, end: float) -> float:
-        """Of what its dropout does, the share that it does between so many tokens and the end: it is learned to do with
-        until NEW_DROPOUT times as many as it began after."""
+        """Return the share of its dropout's effect that comes between so many tokens and the end: a model learns to do
+        with dropout until NEW_DROPOUT times as many tokens as it began after."""
         first, last = max(tokens, self.begins), min(end, NEW_DROPOUT * self.begins)
         return (last - first) / ((NEW_DROPOUT - 1) * self.begins) if last > first else 0.0
 
@@ -93,9 +98,9 @@ NO_FAVOUR = Favour()
 class Standing:
     """One trial: its loss at each rung it reached, the rung it is on its way to, and what it is doing.
 
-    price: planned for that segment, in seconds of a slot. past_best: the last rung made it worse, and no report on it
-    was better. telling: its drop over the last rung tells how it will go on. progress: at the rung that it reached
-    last; observed: losses that a law is fitted to.
+    price: planned for that segment, in seconds of a slot; past_best: whether the last rung made it worse, and no report
+    on it was better; telling: whether its drop over the last rung tells how it will go on; progress: at the rung that
+    it reached last; observed: losses that a law is fitted to.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -115,25 +120,25 @@ class Standing:
         return math.inf if ends else self.rung if self.goal is None else self.goal
 
     def told(self) -> dict[str, object]:
-        """As plain data."""
+        """Return it as plain data."""
         plain = {"progress": self.progress.told(), "observed": [vars(each) for each in self.observed]}
         return {**vars(self), **plain}
 
     def expected(self, falls: float) -> float:
-        """Its loss, extrapolated by so many times its last drop where that is known and tells."""
+        """Return its loss, less so many times its last drop where that is known and tells."""
         loss, before = self.losses[self.rung], self.losses.get(self.rung - 1)
         return loss if before is None or not self.telling else loss - falls * max(0.0, before - loss)
 
 
 class Standings:
-    """All trials of a family, compared by the losses that are expected of them. Each event costs O(log n).
+    """All trials of a family, compared by the final losses that are expected of them. Each event costs O(log n).
 
-    Or, where the front counts, by what they are expected to add to the hypervolume of those that are further: each
-    question costs O(n).
+    Where the front counts, they are compared by what they are expected to add to the hypervolume of those that are
+    further; then each question costs O(n).
 
     falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
-    is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
-    at its end; rules: the policy's; metric: by which trials are compared; favour(trial): how promising it was before
+    is no law; ahead(rung, seconds): how many times its training at a rung, which took so many seconds, a trial has at
+    its end; rules: the policy's; metric: by which trials are compared; favour(trial): how promising it was before
     anything was known, which counts as far as its forecast is in doubt, but not in a front.
     """
 
@@ -149,17 +154,18 @@ class Standings:
         self._observations, self._fitted_to, self._below_zero = 0, 0, False
         self.trials: dict[str, Standing] = {}
         self.flying = Counter[int]()
-        """How many trials are on their way to a rung."""
+        """Number of trials on their way to each rung."""
         self._waiting: dict[int, list[Entry]] = {}
         self._points: dict[str, tuple[float, Forecast]] = {}
         self.turned: dict[str, tuple[float, float]] = {}
-        """Of trials that are past their best the loss that they had there, and the training until that was seen."""
+        """By trial that is past its best: the loss that it had there, and its seconds of training until that was seen.
+        """
         self._reached = Counter[int]()
         self._worse, self._apart = 0, 0
-        """Trials that rung 1 made worse, and those that went there since it had made all worse."""
+        """Number of trials that rung 1 made worse, and of those that were sent there from the middle after that."""
 
     def depart(self, trial: str, goal: int | None) -> bool:
-        """A trial is on its way to a rung (None: on its last segment). False where it already was."""
+        """Note that a trial is on its way to a rung (None: in its last segment). Returns False where it already was."""
         standing = self.trials.setdefault(trial, Standing())
         if standing.state == "running" and standing.goal == goal:
             return False
@@ -171,7 +177,7 @@ class Standings:
         return True
 
     def pause(self, trial: str) -> None:
-        """A trial waits where it was."""
+        """Let a trial wait where it was."""
         standing = self.trials[trial]
         self._arrive(standing)
         standing.state = "paused"
@@ -179,7 +185,7 @@ class Standings:
             heapq.heappush(self._waiting.setdefault(standing.rung, []), self._entry(trial))
 
     def again(self) -> None:
-        """What is expected of trials changed: all that wait are put in order anew."""
+        """Put all that wait in order anew, as what is expected of them has changed."""
         self._waiting.clear()
         self._points.clear()
         for trial, standing in self.trials.items():
@@ -187,7 +193,7 @@ class Standings:
                 self.pause(trial)
 
     def record(self, trial: str, rung: int, loss: float, *, telling: bool, progress: Progress) -> None:
-        """A trial's loss at a rung, where it waits."""
+        """Record a trial's loss at a rung, where it waits."""
         standing = self.trials[trial]
         self._points.pop(trial, None)
         new = rung not in standing.losses
@@ -211,7 +217,7 @@ class Standings:
             self._fit()
 
     def learn(self, trials: Sequence[Sequence[Observation]]) -> None:
-        """What trials of earlier studies observed on the same text, before any trial of this one."""
+        """Learn what trials of earlier studies observed on the same text, before any trial of this one."""
         if trials and self._rules.law:
             self._earlier = [list(observed) for observed in trials]
             if _tell(trials):
@@ -219,7 +225,7 @@ class Standings:
             self._fit()
 
     def _fit(self) -> None:
-        """A law, if what was observed is enough for one; all that wait are put in order by it."""
+        """Fit a law, if what was observed is enough for one, and put all that wait in order by it."""
         self._fitted_to = self._observations
         own = [standing.observed for standing in self.trials.values() if standing.observed]
         trials = sorted(own, key=len, reverse=True) + self._as_here(own)
@@ -228,8 +234,9 @@ class Standings:
             self.again()
 
     def _as_here(self, own: list[list[Observation]]) -> list[list[Observation]]:
-        """Earlier trials, their losses times what all of today's are off their law: today's may be measured on another
-        subset of the text. One trial of unknown luck more, off by nothing, is counted."""
+        """Return the earlier trials, their losses times the mean factor by which today's are off the earlier law:
+        today's may be measured on another subset of the text. One trial more that is not off is counted, so that few do
+        not move it by luck."""
         law = self._law_before
         if law is None:
             return self._earlier
@@ -238,37 +245,40 @@ class Standings:
         return [[replace(each, loss=times * each.loss) for each in trial] for trial in self._earlier]
 
     def expected(self, trial: str) -> Forecast:
-        """The loss of a trial at its end, and the standard deviation of its log (0: not known)."""
+        """Return the expected loss of a trial at its end, and the standard deviation of its log (0: not known)."""
         standing = self.trials[trial]
         by_law = self._by_law(trial, self._ahead(standing.rung, standing.progress.seconds))
         return by_law or (standing.expected(self._falls(standing.rung)), 0.0)
 
     def after(self, trial: str, seconds: float) -> Forecast | None:
-        """The same after so many more seconds of training; None: there is no law yet, or its speed is not known."""
+        """Return the same after so many more seconds of training; None: there is no law yet, or the trial's speed is
+        not known."""
         known = self.trials[trial].progress.seconds
         return self._by_law(trial, 1 + max(0.0, seconds) / known) if known > 0 else None
 
     def outlook(self, size: float, tokens: float) -> Forecast | None:
-        """The same of a new trial of so many weights after so many tokens; None: there is no law yet."""
+        """Return the same of a new trial with so many weights after so many tokens; None: there is no law yet."""
         return None if self._forecaster is None else self._forecaster.loss(size, [], tokens)
 
     def _by_law(self, trial: str, times: float) -> Forecast | None:
-        """Of a trial after so many times the training that it has."""
+        """Return the same, by the law, after so many times a trial's present training; None: there is no law yet, or
+        its size or tokens are not known."""
         at = self.trials[trial].progress
         if self._forecaster is None or min(at.size, at.tokens) <= 0:
             return None
         return self._forecaster.loss(at.size, self.trials[trial].observed, times * at.tokens)
 
     def foretold(self, trial: str, tokens: float) -> Forecast | None:
-        """After so many target tokens in all, with the whole doubt; None: there is no law, or it was not fitted to this
-        trial."""
+        """Return the same after so many target tokens in all, with the whole doubt; None: there is no law, or it was
+        not fitted to this trial."""
         observed = self.trials[trial].observed
         return self._forecaster.interval(observed[0].size, observed, tokens) if self._forecaster and observed else None
 
     def enough(self, trial: str, gain: float, most: float) -> float:
-        """Seconds of training in all, `most` at most, from which on one more brings a trial less than so many nats.
+        """Return the seconds of training in all, `most` at most, from which on one more brings a trial less than `gain`
+        nats.
 
-        All of them where there is no law.
+        Where there is no law, that is `most`.
         """
         at = self.trials[trial].progress
 
@@ -286,21 +296,21 @@ class Standings:
         return low
 
     def close(self, trial: str, state: Literal["finished", "ended"]) -> None:
-        """A trial had its last segment, or is over."""
+        """Note that a trial had its last segment, or is over."""
         self._arrive(self.trials[trial])
         self.trials[trial].state = state
 
     def turn(self, trial: str, loss: float, training: float) -> None:
-        """A trial is past its best, which had this loss, after so many seconds of training."""
+        """Note that a trial is past its best, which had this loss, after so many seconds of training."""
         self.trials[trial].past_best = True
         self.turned[trial] = loss, training
         self._points.pop(trial, None)
         self.close(trial, "finished")
 
     def may_gain(self, trial: str | None, seconds: float) -> bool:
-        """Whether a trial (None: a new one) is expected to make the best better, by what those that are past theirs
-        gained still from the rung where it is; as long as these are few, if there is time for as much training. One
-        that is better than them already does."""
+        """Whether a trial (None: a new one) is expected to improve on the best of those that are past their best. One
+        that is better already is; another needs the time for as much training as one of them had, and, where they are
+        enough to tell, is judged by what they gained from the rung where it is."""
         at = Standing(losses={-1: 0.0}) if trial is None else self.trials[trial]
         now, needed = at.losses[at.rung], min(training for _, training in self.turned.values())
         best = min(loss for loss, _ in self.turned.values())
@@ -316,9 +326,8 @@ class Standings:
         return expected_gain((best, 0.0), (now + fmean(gains), spread / best)) >= TIE
 
     def enough_at_rung_1(self) -> bool:
-        """Whether as many trials went there as should, by how many of those that reported there it made worse: where
-        losses are at their lowest so early, another configuration is worth more. Above, a trial's own last fall
-        tells."""
+        """Whether as many trials went to rung 1 as should, by the share that it made worse: where losses are at their
+        lowest so early, another configuration is worth more. At higher rungs, a trial's own last fall tells."""
         if self._from_the_middle:
             return False
         better = (1 + self._reached[1] - self._worse) / (2 + self._reached[1])
@@ -326,16 +335,18 @@ class Standings:
 
     @property
     def _from_the_middle(self) -> bool:
-        """Whether the next for rung 1 comes from there: it made all worse that came from the front, as far as they are
-        enough to tell."""
+        """Whether the next trial for rung 1 comes from the middle of those that wait: it made worse all that came from
+        the front, and they are enough to tell."""
         return self._worse == self._reached[1] >= RUNG_1_LEAST - RUNG_1_APART and self._apart < RUNG_1_APART
 
     def share(self, rung: int) -> float:
-        """Of the trials that reached the rung below, those that reached this one or are on their way."""
+        """Return the trials that reached this rung or are on their way to it, as a share of those that reached the one
+        below."""
         return (self._reached[rung] + self.flying[rung]) / max(1, self._reached[rung - 1])
 
     def first(self, rung: int, *, past_best: bool = False) -> str | None:
-        """The most promising trial that waits at a rung; one that is past its best only where asked for."""
+        """Return the most promising trial that waits at a rung, one that is past its best only where asked for; None:
+        there is none."""
         if self._rules.front:
             return self._adds_most(rung, past_best)
         waiting = self._waiting.get(rung, [])
@@ -347,15 +358,15 @@ class Standings:
         return waiting[0][-1] if waiting and (past_best or not waiting[0][0]) else None
 
     def leader(self, *, past_best: bool = False) -> str | None:
-        """The most promising of all trials that wait."""
+        """Return the most promising of all trials that wait; None: there is none."""
         if self._rules.front:
             return self._adds_most(None, past_best)
         firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
 
     def led_by(self, count: int) -> bool:
-        """Whether so many of the trials that run are more promising than all that wait and are not past their best;
-        where none such waits, they are."""
+        """Whether so many of the running trials are more promising than all that wait and are not past their best; True
+        where none such waits."""
         best = self.leader()
         if best is None:
             return True
@@ -364,8 +375,8 @@ class Standings:
         return sum(1 for _ in itertools.islice(ahead, count)) == count
 
     def _adds_most(self, rung: int | None, past_best: bool) -> str | None:
-        """Of those that wait at a rung (None: at any) the one that is expected to add the most to the front of those
-        beyond it, or on their way there (None: to their ends)."""
+        """Return the trial, of those that wait at a rung (None: at any), that is expected to add the most to the front
+        of those beyond that rung, or on their way there (None: to their ends)."""
         there = [name for name in self.trials if self._waits(name, rung)]
         waiting = [name for name in there if past_best or not self.trials[name].past_best]
         if not waiting:
@@ -379,17 +390,17 @@ class Standings:
         return min(waiting, key=adds)
 
     def addition(self, size: float, forecast: Forecast) -> float | None:
-        """What a new trial of so many weights is expected to add to the front of all; None: there is none yet, or the
-        loss counts."""
+        """Return what a new trial with so many weights is expected to add to the front of all; None: there is none yet,
+        or trials are compared by their losses."""
         there = self._rules.front and self._compared()
         return addition(math.log1p(size), forecast, *self._front(0))[0] if there else None
 
     def sharing(self, seconds: float, longest: float, least: Callable[[str], float]) -> tuple[str, float] | None:
-        """Who has the next last segment, and how many seconds, where so many are shared by as many of those that wait
-        as make the front of all last segments the largest.
+        """Return the trial that has the next last segment, and its seconds, where so many seconds are shared equally by
+        as many of those that wait as make the front of all last segments the largest.
 
-        longest: seconds of one; least(trial): those that make something of it. None: nobody waits that has as much, or
-        nothing tells what they would bring.
+        longest: most seconds of one; least(trial): least seconds that make something of it. None: no trial that waits
+        gets as much, or nothing tells what they would bring.
         """
         if not self._compared():
             return None
@@ -413,8 +424,8 @@ class Standings:
         return found
 
     def _front(self, least: float) -> tuple[list[Point], Point]:
-        """What is expected of those that are on their way to this rung or further (inf: to their ends); and the
-        reference of all."""
+        """Return the front of what is expected of those that are at this rung or further, or on their way there (inf:
+        to their ends), and the reference of all."""
         points = dict[str, Point]()
         for name in self._compared():
             size, (loss, _) = self._point(name)
@@ -423,28 +434,30 @@ class Standings:
         return front((point for name, point in points.items() if self.trials[name].heading >= least), bound), bound
 
     def _compared(self) -> list[str]:
-        """All that reached a rung and did not fail."""
+        """Return all trials that reached a rung and did not fail."""
         return [name for name, each in self.trials.items() if each.rung >= 0 and each.state != "ended"]
 
     def _point(self, trial: str) -> tuple[float, Forecast]:
-        """The log of its weights (one more, as they may not be known), and what it is expected to have."""
+        """Return the log of a trial's weights (and one more, as they may not be known), and what it is expected to
+        have."""
         if trial not in self._points:
             expected = (self.turned[trial][0], 0.0) if trial in self.turned else self.expected(trial)
             self._points[trial] = math.log1p(self.trials[trial].progress.size), expected
         return self._points[trial]
 
     def waiting(self) -> list[str]:
-        """All that wait, the most promising first."""
+        """Return all trials that wait, the most promising first."""
         return sorted((name for name in self.trials if self._waits(name, None)), key=self._entry)
 
     def _waits(self, trial: str, rung: int | None) -> bool:
-        """Whether it waits at a rung (None: at any)."""
+        """Whether a trial waits at a rung (None: at any)."""
         standing = self.trials[trial]
         return standing.state == "paused" and (standing.rung >= 0 if rung is None else standing.rung == rung)
 
     def promise(self, trial: str, forecast: Forecast, tokens: float) -> float:
-        """By what a trial with this forecast after so many tokens in all is ranked, low is good: its loss with the
-        doubt, and with what the prior says against it, of dropout that is yet to begin in full."""
+        """Return the number that ranks a trial with this forecast after so many tokens in all, low is good: its loss,
+        raised by the doubt, and by what the prior says against it and against a dropout that is yet to take its full
+        effect."""
         (loss, doubt), favour = forecast, self._favour(trial)
         unsure = min(doubt, LEVEL)
         unlikely = unsure * -math.log(max(favour.promise, LEAST_PROMISE))
@@ -464,5 +477,5 @@ class Standings:
 
 
 def _tell(trials: Sequence[Sequence[Observation]]) -> bool:
-    """Whether what was observed of these is enough for a law."""
+    """Whether what was observed of these trials is enough for a law."""
     return len({observed[0].size for observed in trials}) >= FEWEST_SIZES and max(map(len, trials)) > 1

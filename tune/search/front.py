@@ -1,6 +1,6 @@
-"""What a loss is expected to gain: on the best one, or as a point of the front of size against loss.
+"""What a loss is expected to gain: over the best one, or as a point of the front of size against loss.
 
-Pure functions. A point is the log of a model's parameters and its loss in nats; both are to be low.
+Pure functions. A point is the log of a model's parameters and its loss in nats; of both low is good.
 """
 
 import math
@@ -12,12 +12,12 @@ Forecast = tuple[float, float]
 Point = tuple[float, float]
 NORMAL = NormalDist()
 BEYOND = 0.1
-"""Of the range of the points on each axis: so far beyond the largest and the worst of them lies their reference, so
-that these add something too (Ishibuchi et al. 2018, doi:10.1162/evco_a_00226)."""
+"""Share of the range of the points on each axis by which their reference lies beyond the largest and the worst of them,
+so that these add something too (Ishibuchi et al. 2018, doi:10.1162/evco_a_00226)."""
 
 
 def expected_gain(best: Forecast, other: Forecast) -> float:
-    """Nats by which the lower of two losses is expected to be below that of the `best` (expected improvement, Jones et
+    """Return the nats by which the lower of two losses is expected to be below `best` (expected improvement, Jones et
     al. 1998)."""
     spread = best[0] * math.hypot(best[1], other[1])
     if not spread:
@@ -27,14 +27,14 @@ def expected_gain(best: Forecast, other: Forecast) -> float:
 
 
 def reference(points: Sequence[Point]) -> Point:
-    """What bounds the hypervolume of these, in both axes: a tenth of their range beyond the largest and the worst."""
+    """Return the point that bounds the hypervolume: BEYOND of the range of these beyond the largest and the worst."""
     sizes, losses = zip(*points, strict=True)
     size, loss = (max(each) + BEYOND * (max(each) - min(each) or 1.0) for each in (sizes, losses))
     return size, loss
 
 
 def front(points: Iterable[Point], bound: Point) -> list[Point]:
-    """Those inside the bound of which none other is as small and as good, the smallest first."""
+    """Return the points inside the bound of which none other is as small and as good, the smallest first."""
     found: list[Point] = []
     level = bound[1]
     for size, loss in sorted(points):
@@ -45,22 +45,23 @@ def front(points: Iterable[Point], bound: Point) -> list[Point]:
 
 
 def hypervolume(points: Iterable[Point], bound: Point) -> float:
-    """Area that the points dominate inside a bound (Zitzler and Thiele 1998), in nats times the log of parameters."""
+    """Return the area that the points dominate inside a bound (Zitzler and Thiele 1998), in nats times the log of
+    parameters."""
     best = front(points, bound)
     levels = [bound[1], *(loss for _, loss in best)]
     return sum((above - loss) * (bound[0] - size) for above, (size, loss) in zip(levels, best, strict=False))
 
 
 def addition(size: float, forecast: Forecast, best: Sequence[Point], bound: Point) -> tuple[float, float]:
-    """What a trial of this log size is expected to add to the hypervolume of a front (expected hypervolume improvement,
-    Emmerich et al. 2006, of a size that is known); and, which tells those apart that add nothing, how many nats below
-    the best of its size and smaller ones it is."""
+    """Return what a trial of this log size is expected to add to the hypervolume of a front (expected hypervolume
+    improvement, Emmerich et al. 2006, for a known size); and, to tell apart those that add nothing, how many nats it is
+    below the best of its size or smaller."""
     at, level, steps = size, bound[1], list[tuple[float, float]]()
     for larger, loss in best:
         if larger > size:
             steps.append((larger - at, level))
             at = larger
         level = loss
-    steps.append((max(0.0, bound[0] - at), level))  # the front from that size on: how wide each is, and its loss
+    steps.append((max(0.0, bound[0] - at), level))  # steps of the front from that size on: (width, loss)
     added = math.fsum(width * expected_gain((loss, 0.0), forecast) for width, loss in steps)
     return added, steps[0][1] - forecast[0]

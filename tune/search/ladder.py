@@ -1,5 +1,5 @@
-"""The ladder of one family: which rungs its share of a cap is worth, what each may use, what is kept for the end; and
-the rules of the policy that climbs it.
+"""The ladder of one family: which rungs its share of a cap pays for, what each may use, what is kept for the end; and
+the rules of the policy that trains trials by it.
 
 A trial ends where its own life does (a recorded curve, a loop of fixed length), or, where it has none, with a last
 segment on what is kept of the cap.
@@ -12,44 +12,49 @@ from tune.recipe import LIFE_SHARE
 from tune.reports import NATS, Metric
 
 TRIALS_AT_600_SECONDS = 12
-"""How wide to start; with another cap, by the square root of it."""
+"""Most trials that rung 0 is planned for with 600 seconds of a slot; it grows with the square root of the seconds."""
 START_UP_SHARE = 0.1
-"""No plan gives more than this to the start-up of slots beyond the first."""
+"""Largest share of the seconds that is planned for the start-up of slots beyond the first."""
 SHORTEST_SHARE = 0.01
 """Rung 0 is never shorter than this share of what was asked for."""
 FEWEST_TRIALS, LEAST_TRIALS = 6, 3
-"""Rung 0 is shorter than asked for where so many would not fit otherwise; below SETTLED_SHARE, where so few."""
+"""Rung 0 is shorter than asked for where fewer trials than the first number would fit otherwise, but shorter than
+SETTLED_SHARE of that only where fewer than the second would."""
 SETTLED_SHARE = 0.2
-"""Of a rung 0 as long as a warm-up of fifty steps, ten: what fewer tell does not make up for more trials."""
+"""Share of a rung 0 of fifty steps, the length of a warm-up, that ten are: what fewer steps tell does not make up for
+more trials."""
 CONFIRM_SHARE = 1 / 3
-"""Kept to train the last two anew, of what can be used of a cap; what that does not take goes to the last segment."""
+"""Share of what can be used of a cap that is kept to train the last two anew; what they do not use goes to the last
+segment."""
 CONFIRM_WALL = 0.25
-"""Of the wall clock, no such training takes more: on many slots they would last longer than the last segment."""
+"""Largest share of the wall clock for one such training: on many slots they would last longer than the last segment."""
 WALLS = 2.0
-"""Times what all slots together take for the cap: a search that is not patient ends in about so long."""
+"""About how long a search that is not patient takes, in multiples of the time that all slots together take for the cap.
+"""
 
 
 def wall_clock(within: float, deadline: float, life: float, seconds: float) -> float:
-    """Seconds in which a search uses so many of a slot, at most those to its deadline: `within`, which is WALLS times
-    what all slots take for them, or once that and a trial's own life (inf: it has none), where that is longer and they
-    pay for one. No number of slots makes a training shorter, and without its end it is worth little."""
+    """Return the seconds in which a search uses so many of a slot, at most those to its deadline: `within`, which is
+    WALLS times what all slots take for them, or once that and a trial's own life (inf: it has none), if that is longer
+    and they pay for a life. No number of slots makes a training shorter, and one that is cut off before its end is
+    worth little."""
     return min(deadline, max(within, within / WALLS + life if life <= seconds else 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The ideas of the policy; the replay leaves each out to see what it is worth.
+    """The ideas of the policy; the replay leaves each out to measure what it is worth.
 
-    eta: a rung is so many times the training of the one below, and takes one in so many of those below it. last_share:
-    kept from the start for the leader's last segment, LIFE_SHARE at most where the wall clock binds; own_life_share:
-    likewise, where trials have a life of their own, of which none takes more. law: what trials would have at their ends
-    is foretold by a law of all of them; doubt: and counts with so many standard deviations on top: one of which little
-    is known waits. fall_kept: before there is one, a loss falls over a rung by so much of what it fell over the one
-    below, as on a power law (0: nothing is extrapolated). past_best: trials that got worse wait behind the others,
-    and new ones begin where rung 1 makes most of them worse. narrow: slots without use are handed back. rush: where a
-    deadline leaves money idle, others than the leader go on. least_gain: nats that the last second of a last segment
-    must be expected to bring, by the law (0: none is cut short). front: trials are worth what they add to the front of
-    size against loss, and points of it share what is kept for a last segment.
+    eta: a rung is so many times the training of the one below, and one trial in so many reaches it. last_share: share
+    that is kept from the start for the leader's last segment, LIFE_SHARE at most where the wall clock binds;
+    own_life_share: the same where trials have a life of their own, at most what such a life takes. law: final losses
+    are predicted by a law of all trials; doubt: standard deviations that are added to a prediction, so that a trial of
+    which little is known waits. fall_kept: before there is a law, a loss is expected to fall over a rung by this share
+    of its fall over the one below, as on a power law (0: nothing is extrapolated). past_best: trials that got worse
+    wait behind the others, and new ones begin where rung 1 makes most of them worse. narrow: slots without use are
+    handed back. rush: where a deadline leaves device-seconds unused, others than the leader go on. least_gain: nats
+    that the last second of a last segment must be expected to bring, by the law (0: none is cut short). front: trials
+    are worth what they add to the front of size against loss, and points of it share what is kept for a last segment.
     """
 
     eta: float = 2.0
@@ -67,14 +72,14 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """Rungs 0 to `top`, and what each may use of a family's `seconds`. All in seconds of a slot.
+    """The rungs 0 to `top` of a family, and what each may use of its `seconds`. All in seconds of a slot.
 
     first: training at rung 0; explore: for the rungs; kept: for the leader's way to its end, of which `last` is for a
-    last segment alone; start_up: for slots to come up; overhead: of a segment beside its training; life: training of
-    a trial's own life (inf: it has none); eta, fall_kept: as of Rules; confirm: kept for each training of the last two
-    with another seed; own: kept at most, in the wall clock that it has, where trials turn out to have lives of their
-    own; slots: that may explore at once. within, deadline: as of wall_clock. inf: also an earlier version's journal,
-    which tells none of these four.
+    last segment alone; start_up: for slots to start; overhead: of a segment beside its training; life: training of a
+    trial's own life (inf: it has none); eta, fall_kept: as in Rules; confirm: kept for each training of the last two
+    with another seed; own: most that is kept, in the wall clock that there is, where trials turn out to have lives of
+    their own; slots: that may explore at once; within, deadline: as in wall_clock. The last four are also inf where the
+    journal is of an earlier version, which does not tell them.
     """
 
     seconds: float
@@ -95,21 +100,21 @@ class Ladder:
     deadline: float = math.inf
 
     def told(self) -> dict[str, float]:
-        """As plain data; what has no end is left out."""
+        """Return it as plain data; what is infinite is left out."""
         return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
     def rung_seconds(self, rung: int) -> float:
-        """Training of a trial's life at a rung."""
+        """Return the seconds that a trial has trained in all at a rung."""
         return min(self.life, self.first * self.eta**rung)
 
     @property
     def end(self) -> float:
-        """Training of a trial's life at its end."""
+        """Seconds that a trial has trained in all at its end."""
         return min(self.life, self.rung_seconds(self.top) + self.kept)
 
     def known(self, life: float, gap: float) -> "Ladder":
-        """The ladder once it is known how long a life lasts (inf: as long as it may), and in how many seconds of
-        training a trial reports: below that nothing is told apart."""
+        """Return the ladder once it is known how many seconds of training a life lasts (inf: it has no end of its own),
+        and in how many of them a trial reports: no rung is shorter than that, as nothing would be told there."""
         bare = replace(self, top=0, first=max(self.first, min(gap, life)))
         if math.isfinite(life):
             before, wall = (wall_clock(self.within, self.deadline, each, self.seconds) for each in (math.inf, life))
@@ -123,28 +128,29 @@ class Ladder:
         return _grow(bare)
 
     def cost(self, rung: int) -> float:
-        """Planned for a segment from the rung below."""
+        """Return the planned seconds of a segment from the rung below to this one."""
         return self.rung_seconds(rung) - (self.rung_seconds(rung - 1) if rung else 0.0) + self.overhead
 
     def ahead(self, rung: int, seconds: float) -> float:
-        """How many times the training that it has at a rung, in so many seconds, a trial has at its end."""
+        """Return how many times its training at a rung, which took so many seconds (0: not known), a trial has at its
+        end."""
         if math.isfinite(self.life) or not seconds:
             return self.end / self.rung_seconds(rung)
         return 1 + max(0.0, self.end - self.rung_seconds(rung)) / seconds
 
     def falls(self, rung: int) -> float:
-        """How many times its drop over a rung a loss is expected to fall still, to its end."""
+        """Return how many times its drop over a rung a loss is still expected to fall, to its end."""
         rungs = math.log(self.end / self.rung_seconds(rung), self.eta)
         return self.fall_kept * (1 - math.pow(self.fall_kept, max(0.0, rungs))) / (1 - self.fall_kept)
 
     @property
     def starts(self) -> float:
-        """How many trials rung 0 can pay for."""
+        """Number of trials that rung 0 can pay for."""
         return self.quotas[0] / self.cost(0)
 
     @property
     def quotas(self) -> list[float]:
-        """For each rung."""
+        """Seconds that each rung may use."""
         weights = [self.cost(rung) / self.eta**rung for rung in range(self.top + 1)]
         return [self.explore * weight / sum(weights) for weight in weights]
 
@@ -153,9 +159,9 @@ class Ladder:
 class Frame:
     """What a family's ladder is fitted to, beside its part of the cap and the time for it. In seconds of a slot.
 
-    slots: how many it may come to hold; shortest: least training of rung 0 that makes sense; overhead: of a segment
-    beside its training; start_up: before a new slot trains; part: the family's of all slots; life: as of Ladder; seeds:
-    with which the last two are trained anew; metric: by which trials are compared.
+    slots: how many it may come to hold; shortest: training that rung 0 should have at least; overhead: of a segment
+    beside its training; start_up: until a new slot trains; part: the family's part of all slots; life: as in Ladder;
+    seeds: with which the last two are trained anew; metric: by which trials are compared.
     """
 
     slots: int
@@ -171,8 +177,8 @@ class Frame:
     def fit(
         self, seconds: float, within: float = math.inf, deadline: float = math.inf, *, first: float | None = None
     ) -> Ladder:
-        """The ladder for so many seconds of the cap. within, deadline: as of wall_clock; first: rung 0 is fixed
-        already."""
+        """Return the ladder for so many seconds of the cap. within, deadline: as in wall_clock; first: training at rung
+        0 where that is fixed already."""
         whole, confirm, slots = seconds, 0.0, self.part * self.slots
         wall = wall_clock(within, deadline, self.life, seconds)
         if self.seeds:
@@ -202,7 +208,8 @@ class Frame:
 
 
 def _grow(ladder: Ladder) -> Ladder:
-    """As many rungs as lead to a life's end; without one, as halving makes sense for and their quotas can pay."""
+    """Return the ladder with as many rungs as lead to a life's end; without such an end, with as many as make sense for
+    halving and as their quotas can pay for."""
     while ladder.rung_seconds(ladder.top) < ladder.life:
         taller = replace(ladder, top=ladder.top + 1)
         pays = taller.quotas[-1] >= taller.cost(taller.top)

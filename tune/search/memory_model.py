@@ -1,4 +1,4 @@
-"""Memory: whether a configuration will fit, known before its launch and corrected by what others took."""
+"""The memory model: whether a configuration will fit, known before its launch and corrected by what others took."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,25 +7,25 @@ from tune.search_space import Value
 from tune.units import bytes_text
 
 OVERHEAD_BYTES = {"translation": 250e6, "nanogpt": 100e6}
-"""What a trial takes on a CPU whatever the size of its model: a kernel for each shape of batch and layer, compiled
-code, and what the heap does not use again. Of a GPU none."""
+"""Bytes that a trial takes on a CPU whatever the size of its model: a kernel for each shape of batch and layer,
+compiled code, and what the heap does not use again. On a GPU it takes none."""
 FACTOR = 1.1
-"""And this many times what its model needs on paper."""
+"""How many times the bytes that its model needs on paper a trial takes, beside the overhead."""
 BEYOND = 1.02
-"""A trial that ran out would have taken this many times the limit at least."""
+"""How many times the limit a trial that ran out of memory counts as having taken."""
 
 
 def first_overhead(family: str, kind: str) -> float:
-    """Before any trial on such a device was measured; of a family of a user's own the largest counts."""
+    """Return the overhead on a kind of device before any trial was measured; for a user's own family, the largest."""
     return 0.0 if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
 
 
 class Memory:
     """What the trials of one family need. Pure: it follows from what was learned, in whatever order.
 
-    limit: bytes a trial may take, infinite where there is none; overhead: bytes beside the model, the first guess;
-    paper(config, micro_batches): bytes on paper of a trial whose batches are cut into so many parts; most(config): more
-    parts than that are no use.
+    limit: bytes that a trial may take, inf where there is none; overhead: bytes beside the model, the first guess;
+    paper(config, micro_batches): bytes on paper of a trial whose batches are cut into so many parts; most(config):
+    number of parts beyond which more are no use.
     """
 
     def __init__(
@@ -38,16 +38,16 @@ class Memory:
         self.limit, self.most, self._overhead, self._paper = limit, most, overhead, paper
 
     def state(self) -> float:
-        """What was learned: bytes that trials take beside their models."""
+        """Return what was learned: the bytes that trials take beside their models."""
         return self._overhead
 
     def predicted(self, config: Mapping[str, Value], micro_batches: int) -> float:
-        """Bytes that a trial will take above what its process holds without it."""
+        """Return the bytes that a trial will take above what its process holds without it."""
         return self._overhead + FACTOR * self._paper(config, micro_batches)
 
     def micro_batches(self, config: Mapping[str, Value]) -> int | None:
-        """Into how few parts a batch must be cut to fit, a power of two, or as many as its config asks for; None where
-        no number will do."""
+        """Return into how few parts a batch must be cut to fit: as many as its config asks for (else one), times a
+        power of two; None where no number will do."""
         micro_batches = int(config.get("micro_batches", 1))
         while self.predicted(config, micro_batches) >= self.limit:
             if micro_batches >= self.most(config):
@@ -56,18 +56,18 @@ class Memory:
         return micro_batches
 
     def smallest(self, config: Mapping[str, Value]) -> float:
-        """Bytes that a trial will take in the smallest parts."""
+        """Return the bytes that a trial will take in the smallest parts."""
         return self.predicted(config, self.most(config))
 
     def refusal(self, config: Mapping[str, Value]) -> str | None:
-        """Why a config is not launched, if it is not."""
+        """Return why a config is not launched; None: it fits."""
         if self.micro_batches(config) is not None:
             return None
         needed = f"needs about {bytes_text(self.smallest(config))} however small its batches are cut"
         return f"memory: {needed}, and the limit is {bytes_text(self.limit)}"
 
     def learn(self, config: Mapping[str, Value], micro_batches: int, measured: float | None) -> None:
-        """What a trial took at most; None: it ran out."""
+        """Learn the most bytes that a trial took; None: it ran out."""
         taken = BEYOND * self.limit if measured is None else measured
         if math.isfinite(taken):
             self._overhead = max(self._overhead, taken - FACTOR * self._paper(config, micro_batches))

@@ -1,10 +1,10 @@
 """What other caps would buy: the best loss that each family of a study is expected to have under them, and how sure
 that is.
 
-What is assumed: the configurations are those that the study has tried; of a smaller cap, as many as it would have begun
-with, drawn from these. The one that leads is trained as far as the search would train its leader. Its loss is then that
-of the law of all trials. That is of losses at a constant rate, on a subset: what the decay makes of them, and the whole
-split, is the ratio of what decayed trials have to what the law says of them, as sure as that is.
+It is assumed that a search tries the configurations that the study has tried; under a smaller cap fewer, drawn from
+these. The one that leads is trained as far as the search would train its leader, and then has the loss that the law of
+all trials predicts. That is a loss at a constant rate, on a subset. It is corrected for the decay, and for the whole
+split, by the ratio of the losses of decayed trials to what the law predicts for them, and is as unsure as that ratio.
 """
 
 import itertools
@@ -24,16 +24,16 @@ from tune.store.journal import Journal
 from tune.store.queries import decayed
 
 TIMES = (0.5, 1.0, 2.0)
-"""The cap that is asked about, in caps of the study."""
+"""The caps that are asked about, as multiples of the study's."""
 SPREAD = NormalDist().inv_cdf(0.9)
-"""Four of five of a normal lie within so many standard deviations."""
+"""Standard deviations either side of the mean that hold four fifths of a normal distribution."""
 How = Literal["from its start", "found", "going on"]
-"""What has a cap: a search from its start; this one, which has ended under it; this one, from here on."""
+"""Who would have the cap: a search from its start; this one, which has ended under it; this one, from here on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """What a trial has after its decay: its loss in nats, and the target tokens that it has seen."""
+    """A trial after its decay: its loss in nats, and the target tokens that it has seen."""
 
     trial: str
     loss: float
@@ -42,8 +42,8 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The best loss of a family under a cap of device-seconds, in nats, its interval of 80 %, and of which trial.
-    Found: all three are the same."""
+    """The best loss of a family under a cap of device-seconds, in nats, its interval of 80 %, and the trial that has
+    it. Where `how` is "found", loss, low and high are the same."""
 
     cap: float
     how: How
@@ -55,8 +55,8 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Foretold:
-    """Of one family, of each of the caps. decayed: losses are those after a decay, of which some trial tells; else
-    those at a constant rate; why: there are no rows, in a line."""
+    """What to expect of one family under each of the caps. decayed: whether losses are those after a decay, which takes
+    a trial that had one, or those at a constant rate; why: a line on why there are no rows."""
 
     rows: Sequence[Expected] = ()
     decayed: bool = False
@@ -66,7 +66,7 @@ class Foretold:
 @dataclass(frozen=True, kw_only=True)
 class Means:
     """What a family has of a cap: its share and what is left of it, in seconds of a slot; the wall clock in which a
-    search uses that cap, and what is left of it. times: the cap, in what the study has spent."""
+    search uses that cap, and what is left of it. times: the cap over what the study has spent."""
 
     times: float
     seconds: float
@@ -91,7 +91,8 @@ class Conditions:
     seeds: int = 0
 
     def means(self, name: str, times: float, *, spent: float, charged: float, now: float) -> Means:
-        """Of a family, under a cap so many times as large. spent, charged: by all and by it, in device-seconds."""
+        """Return what a family has of a cap so many times as large. spent, charged: by all and by it, in
+        device-seconds."""
         cap, end = times * self.cap, math.inf if self.deadline is None else self.deadline
         all_slots = self.share * self.slots
         within = math.inf if self.patient else WALLS * cap / all_slots
@@ -105,8 +106,8 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Behind:
-    """What a family has behind it: seconds of a slot that went into rungs, target tokens by trial, from which each
-    would go on, ends, and the trial that is in its last segment; anew: trainings of the last two that are to come."""
+    """What a family has done so far: seconds of a slot that went into rungs; by trial, the target tokens from which it
+    would go on; ends; and the trial that is in its last segment. anew: trainings of the last two that are to come."""
 
     on_rungs: float
     anew: int
@@ -118,7 +119,7 @@ class Behind:
 def other_caps(
     journal: Journal, policies: Mapping[str, SuccessiveHalving], conditions: Conditions, *, decay_share: float
 ) -> dict[str, Foretold]:
-    """By family what to expect. decay_share: of a life, at its end."""
+    """Return what to expect of each family. decay_share: share of a life that its decay takes."""
     charged = {
         (row["family"], row["purpose"]): float(row["seconds"])
         for row in journal.rows("""
@@ -140,7 +141,7 @@ def other_caps(
         from_before = {end.trial: (1 - decay_share) * end.tokens for end in had}
         behind = Behind(
             on_rungs=charged.get((name, "rung"), 0.0) / conditions.share, tokens=tokens | from_before, ends=had,
-            last=next((trial for trial in going if policy.trials[trial].rung >= 0), None),  # else it is trained anew
+            last=next((trial for trial in going if policy.trials[trial].rung >= 0), None),  # else it trains anew
             anew=2 * conditions.seeds,
         )  # fmt: skip
         by_it = sum(seconds for (family, _), seconds in charged.items() if family == name)
@@ -150,7 +151,8 @@ def other_caps(
 
 
 class OtherCaps:
-    """Of one family. trials: those that may go on, as far as a law tells of them; none as long as there is none."""
+    """The prediction for one family. trials: those that may go on and that a law predicts; empty as long as there is no
+    law."""
 
     def __init__(self, policy: SuccessiveHalving, behind: Behind) -> None:
         self._policy, self._behind, foretell = policy, behind, policy.standings.foretold
@@ -167,12 +169,15 @@ class OtherCaps:
         self._own_ends = {end.trial: end for end in behind.ends}
         over, planned = behind.ends or behind.last, policy.ladder.explore
         self._explored = min(1.0, behind.on_rungs / planned) if over and planned else 1.0
-        """Of what a ladder gives to rungs, what was worth it so far; the rest is for a last segment."""
+        """Share of the seconds that a ladder plans for rungs which were worth using so far; the rest is for a last
+        segment."""
 
     def expected(self, trial: str, tokens: float) -> Forecast:
-        """Of a trial after so many tokens in all, as far as decays are known after one.
+        """Return the expected loss of a trial after so many tokens in all, after a decay where the effect of one is
+        known.
 
-        Of one that had its own the doubt is of the way from there alone, as a part of the fall from what was seen.
+        For a trial that had its own decay, only the way from there on is in doubt, as a part of the fall from what was
+        seen.
         """
         end = self._own_ends.get(trial)
         loss, doubt = self._by_law(trial, tokens)
@@ -184,16 +189,17 @@ class OtherCaps:
         return end.loss * loss / there, doubt * min(1.0, way / fall) if fall else doubt
 
     def _by_law(self, trial: str, tokens: float) -> Forecast:
-        """At a constant rate."""
+        """Return the expected loss at a constant rate."""
         foretold = self._policy.standings.foretold(trial, tokens)
         assert foretold, "there is a law"
         return foretold
 
     def from_start(self, means: Means) -> tuple[str, Forecast]:
-        """The best trial of a search that has such a cap from its start, and what it is expected to have.
+        """Return the best trial of a search that has such a cap from its start, and the loss that is expected of that
+        search.
 
-        How many it begins with goes with the square root of the cap, as the width of a ladder does; they are drawn from
-        those that the study has, with luck.
+        How many trials it begins goes with the square root of the cap, as the width of a ladder does; they are drawn at
+        random from those that the study has.
         """
         ladder = self._policy.refitted(means.seconds, means.wall)
         ends = self._ends(self.trials, ladder.end + (1 - self._explored) * ladder.explore - ladder.overhead)
@@ -207,7 +213,8 @@ class OtherCaps:
         return ends[0][0], (math.exp(mean), math.hypot(forecasts[0][1], math.sqrt(luck)))
 
     def going_on(self, means: Means) -> tuple[str, Forecast]:
-        """The trial that the rest of a cap goes to, after the rungs that it still pays for, and what it should have."""
+        """Return the trial that the rest of a cap goes to, after the rungs that it still pays for, and its expected
+        loss."""
         ladder, behind = self._policy.refitted(means.seconds, means.wall), self._behind
         left, start = min(means.left, means.wall_left), 0.0
         if behind.last in self.trials:
@@ -224,7 +231,8 @@ class OtherCaps:
         return trial, self.expected(trial, had + rate * max(0.0, left - ladder.overhead))
 
     def _ends(self, trials: Iterable[str], seconds: float) -> list[tuple[str, float]]:
-        """Trials, and their tokens after so many seconds of training, the one first that leads by what it has then."""
+        """Return the trials and their tokens after so many seconds of training, first the one that leads by what it has
+        then."""
 
         def entry(end: tuple[str, float]) -> tuple[float, str]:
             return self._policy.standings.promise(end[0], self.expected(*end), end[1]), end[0]
@@ -232,12 +240,12 @@ class OtherCaps:
         return sorted(((trial, self._rate(trial) * seconds) for trial in trials), key=entry)
 
     def _rate(self, trial: str) -> float:
-        """Target tokens in a second of training."""
+        """Return a trial's target tokens in a second of training."""
         at = self._policy.trials[trial].progress
         return at.tokens / at.seconds
 
     def foretold(self, cap: float, means: Callable[[float], Means], *, over: bool) -> Foretold:
-        """As `rows`, if there is a law."""
+        """Return the rows, or why there are none."""
         sizes = {each.observed[0].size for each in self._policy.trials.values() if each.observed}
         if self._policy.past_best:
             return Foretold(why="trials are past their best on this text, of which no law of losses that fall tells")
@@ -255,7 +263,8 @@ class OtherCaps:
         return Foretold(rows=self.rows(cap, means, over=over), decayed=self._doubt > 0)
 
     def rows(self, cap: float, means: Callable[[float], Means], *, over: bool) -> list[Expected]:
-        """What to expect of the cap and of others. over: the study has ended under its cap, and spends no more of it.
+        """Return what to expect of the cap and of others. over: the study has ended under its cap, and spends no more
+        of it.
 
         A larger cap can do whatever a smaller one can, so that none is expected to bring less.
         """

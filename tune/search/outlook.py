@@ -1,4 +1,4 @@
-"""What configurations that were not tried are expected to have at their ends, as far as their size and speed tell."""
+"""The outlook: what untried configurations are expected to have at their ends, as far as their size and speed tell."""
 
 import functools
 import math
@@ -16,22 +16,24 @@ from tune.search_space import Config
 Array = npt.NDArray[np.float64]
 
 POWER = -0.7
-"""Of the size in the tokens that a model trains on in a second, before anything is known: small ones waste more."""
+"""Power of the size by which a model's tokens a second are expected to go before anything is known: small models waste
+more of a device."""
 POWER_SPREAD = 0.2
-"""Standard deviation of that, and of the power of each other dimension, which is 0 before anything is known."""
+"""Standard deviation of that power, and of the power of each other dimension, which is expected to be 0."""
 NOISE = 0.1
-"""Of the log of a speed that was measured."""
+"""Standard deviation of the log of a measured speed."""
 EARLIER_SPREAD = 0.3
-"""Of how much faster all was in earlier studies, in logs: with another recipe, beside other work on the machine."""
+"""Standard deviation of the log of how much faster everything was in earlier studies: with another recipe, beside other
+work on the machine."""
 VAGUE = 1e-6
-"""Precision of the mean speed, of which nothing is known before."""
+"""Weight of the prior on the mean speed: next to none, as nothing is known of it before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speeds:
-    """Tokens a second as a product of powers of size and of each dimension that is a whole number.
+    """Tokens a second, fitted as a product of powers of the size and of each dimension that is a whole number.
 
-    centre: means of their logs; coefficients: of the mean speed, and the powers.
+    centre: means of their logs; coefficients: the log of the mean speed, and the powers.
     """
 
     dimensions: tuple[str, ...]
@@ -40,8 +42,8 @@ class Speeds:
 
     @classmethod
     def fit(cls, seen: Sequence[tuple[Config, Progress]], earlier: Sequence[tuple[Config, Progress]] = ()) -> Self:
-        """To trials that trained, the powers near the likely ones where these tell little. What `earlier` studies tell
-        of the mean speed the first trials correct."""
+        """Fit it to trials that trained, the powers near the likely ones where these tell little. What `earlier`
+        studies tell of the mean speed is corrected by the first trials."""
         every = [*seen, *earlier]
         first, _ = every[0]
         dimensions = tuple(name for name, value in first.items() if isinstance(value, int))
@@ -55,7 +57,7 @@ class Speeds:
         return cls(dimensions=dimensions, centre=centre, coefficients=found[:-1])
 
     def of(self, config: Config, size: float) -> float:
-        """Tokens a second of a model of so many weights."""
+        """Return the tokens a second of a model with so many weights."""
         off = np.array(_logs(config, size, self.dimensions)) - self.centre
         return math.exp(self.coefficients[0] + float(off @ self.coefficients[1:]))
 
@@ -65,11 +67,11 @@ def _logs(config: Config, size: float, dimensions: Sequence[str]) -> list[float]
 
 
 class Outlook:
-    """What configurations of one family are expected to have at their ends.
+    """What untried configurations of one family are expected to have at their ends.
 
-    size: weights of a configuration's model (0: not known); forecast(size, speed): of a new trial that trains on so
-    many tokens a second; None: too little is known of the others. earlier: how far configurations came in earlier
-    studies. addition(size, forecast): what one is expected to add to the front; None: none, or the loss counts.
+    size(config): weights of its model (0: not known); forecast(size, speed): of a new trial that trains on so many
+    tokens a second, None: too little is known of the others; earlier: how far configurations came in earlier studies;
+    addition(size, forecast): what one is expected to add to the front, None: there is none, or losses are compared.
     """
 
     def __init__(
@@ -85,11 +87,12 @@ class Outlook:
         self._speeds = Speeds.fit([], earlier) if earlier else None
 
     def _size(self, config: Config) -> float:
-        """Asked for thousands of draws from a space that is smaller."""
+        """Return the size from a cache: it is asked for thousands of draws from a space that is smaller."""
         return self._size_at(tuple(config.items()))
 
     def tell(self, trial: str, config: Config, progress: Progress) -> None:
-        """How far a trial came in what time. As a law, speeds are fitted again when so much more is known."""
+        """Learn how far a trial came in what time. Speeds are fitted again, as a law is, at NEW_SHARE more
+        observations."""
         if min(progress.size, progress.tokens, progress.seconds) > 0:
             self._seen[trial], self._told = (config, progress), self._told + 1
             if self._told > (1 + NEW_SHARE) * self._fitted_to:
@@ -97,7 +100,7 @@ class Outlook:
                 self._fitted_to = self._told
 
     def of(self, configs: Sequence[Config]) -> list[Forecast] | None:
-        """Of each of these; None: too little is known."""
+        """Return the forecast of each of these; None: too little is known."""
         sizes, found = list(map(self._size, configs)), list[Forecast]()
         if self._speeds is None or min(sizes, default=0.0) <= 0:
             return None
@@ -109,8 +112,8 @@ class Outlook:
         return found
 
     def promises(self, configs: Sequence[Config]) -> list[float] | None:
-        """Logs of how promising each of these is: how near it comes to the lowest loss, or how much it adds to the
-        front; None: too little is known."""
+        """Return the logs of how promising each of these is: how near it comes to the lowest loss, or how much it adds
+        to the front; None: too little is known."""
         forecasts = self.of(configs)
         if forecasts is None:
             return None
@@ -122,7 +125,7 @@ class Outlook:
 
 
 def most_promising(configs: Sequence[Config], prior: Callable[[Config], Favour], outlook: Outlook) -> int:
-    """The place of the first of those that prior and outlook together favour."""
+    """Return the index of the configuration that prior and outlook together favour most, the first of equal ones."""
     logs = [math.log(max(prior(config).promise, LEAST_PROMISE)) for config in configs]
     promises = outlook.promises(configs)
     if promises is not None:

@@ -14,8 +14,9 @@ from tune.search_space import Config
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline or in
-    which the cap should be used, those that trials on their way to a rung have reserved; binding: it is a deadline."""
+    """What a free slot finds. seconds: of a slot, neither spent nor reserved, that the family may use; slots: that are
+    free; running: trials of the family; wall: seconds to the deadline, or in which the cap should be used; reserved:
+    seconds that trials on their way to a rung still have; binding: whether `wall` is to the deadline."""
 
     seconds: float
     slots: int
@@ -43,9 +44,9 @@ class Promote:
 
 @dataclass(frozen=True)
 class Finish:
-    """The last segment of a trial, its decay and all overhead included, in up to `seconds` of a slot.
+    """Train the last segment of a trial, its decay and all overhead included, in up to `seconds` of a slot.
 
-    training: the seconds of training in all at which it ends; None: as far as that leads.
+    training: the seconds of training in all at which it ends; None: as far as the lease lasts.
     """
 
     trial: str
@@ -56,8 +57,8 @@ class Finish:
 
 @dataclass(frozen=True)
 class Confirm:
-    """Train the configuration of a trial anew, to an end of its own, in up to `seconds` of a slot, beside that of
-    another one; number: of its seeds after the study's."""
+    """Train the configuration of a trial anew, to an end of its own, in up to `seconds` of a slot, to compare it with
+    that of another; number: of the seed, counted from the study's own."""
 
     of: str
     other: str
@@ -69,7 +70,7 @@ class Confirm:
 @dataclass(frozen=True)
 class Train:
     """Train a configuration whole, to so many steps of its life with its decay, in about `seconds` of a slot; trial:
-    that began it, None: a new one."""
+    the one that began it, None: a new one."""
 
     config: Config
     steps: int
@@ -80,7 +81,7 @@ class Train:
 
 @dataclass(frozen=True)
 class HandBack:
-    """Nothing worthwhile for this slot, now or later."""
+    """Give the slot up: there is nothing worthwhile for it, now or later."""
 
     reason: str
 
@@ -96,7 +97,7 @@ Move = Start | Promote | Finish | Confirm | Train | HandBack | Wait
 
 
 class Policy(Protocol):
-    """Which trials of a family its device-seconds go to: successive halving, or in the replay a baseline's rule.
+    """The rule by which a family's device-seconds go to its trials: successive halving, or in the replay a baseline's.
 
     It follows from its events, and deciding changes nothing. Seconds are those of a slot. more: whether there are
     configurations left to start; trials: where each stands.
@@ -111,10 +112,10 @@ class Policy(Protocol):
         """Whether there is no use in another trial."""
 
     def rung_seconds(self, rung: int) -> float:
-        """Training seconds of a trial's life at a rung."""
+        """Return the seconds that a trial has trained in all at a rung."""
 
     def decide(self, left: Left) -> Move:
-        """What a free slot should do."""
+        """Return what a free slot should do."""
 
     def promoted(self, trial: str, rung: int, seconds: float) -> None:
         """A trial, maybe a new one, is on its way to a rung, for so many seconds; told again it changes nothing."""
@@ -128,22 +129,24 @@ class Policy(Protocol):
     def reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
     ) -> None:
-        """A trial reached a rung, with so much behind it, and waits there, or is at its end; telling: its drop over the
-        last one tells how it goes on; not so within a warm-up of the learning rate."""
+        """A trial reached a rung, with this progress, and waits there, or is at its end; telling: whether its drop over
+        the last rung tells how it goes on, which it does not within a warm-up of the learning rate."""
 
     def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
-        """A trial is at its end, after so many seconds of training; beside: what its last segment took that was none,
-        on a slot that was there."""
+        """A trial is at its end, after so many seconds of training; beside: seconds that its last segment took beside
+        training, the start of a slot not counted."""
 
     def turned(self, trial: str, loss: float, training: float) -> None:
-        """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
-        and the search goes on."""
+        """A trial is past its best, which is kept and has this loss, after so many seconds of training: it is at its
+        end, and the search goes on."""
 
     def returned(self, trial: str, *, trained: bool = True) -> None:
-        """A trial ended by itself, for good, and the search goes on. trained: on this lease, if only for a step."""
+        """A trial ended by itself, for good, and the search goes on. trained: whether it trained on this lease, if only
+        for a step."""
 
     def known(self, life: float, gap: float) -> None:
-        """How long a trial's own life lasts in training seconds (inf: it has none), and in how many it reports."""
+        """It is known how many seconds of training a trial's own life takes (inf: it has none), and in how many it
+        reports."""
 
     def interrupted(self, trial: str) -> None:
         """A segment ended before its goal: the trial waits where it was."""
@@ -152,17 +155,18 @@ class Policy(Protocol):
         """A trial is over: diverged, price, memory, error."""
 
     def enough(self, trial: str) -> float | None:
-        """Training in all at which a trial's last segment should end, in seconds; None: as far as its lease leads."""
+        """Return the seconds of training in all at which a trial's last segment should end; None: as far as its lease
+        lasts."""
 
     def resumed(self, begin: Mapping[str, float]) -> None:
-        """A run of the study begins: what failed in earlier ones says nothing of it. begin: seconds of training from
-        which trials go on that were at their ends."""
+        """A run of the study begins: what failed in earlier ones says nothing of it. begin: by trial that was at its
+        end, the seconds of training from which it goes on."""
 
     def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
-        """The ladder for another part of the cap, or another deadline."""
+        """Return the ladder for another part of the cap, or another deadline."""
 
     def refit(self, ladder: Ladder) -> None:
-        """That is its ladder from now on."""
+        """Take this ladder from now on."""
 
     def state(self) -> dict[str, object]:
-        """All that its events made of it, as plain data."""
+        """Return all that its events made of it, as plain data."""

@@ -1,6 +1,7 @@
-"""Going on with a study: what its journal says happened, told again to a new engine.
+"""Going on with a study: what its journal says happened is replayed to a new engine.
 
-The journal is read as a stranger's: trials have names of one form, and paths are made of them, never read.
+The journal is not trusted: trials must have names of one form, and their newest checkpoints are looked for in the
+folders of these names.
 """
 
 import contextlib
@@ -30,30 +31,30 @@ from tune.units import whole_text
 MOST_MICRO_BATCHES = 2**20
 TINY = 1e-9
 LIVES_ON_SECONDS = 1.0
-"""How long after its driver a process lives that had no time yet for a sign of life: until Ray sees to it, after .4 to
-1.4 s as measured."""
+"""Seconds that a process lives on after its driver, if it had no time yet for a sign of life: until Ray ends it, after
+.4 to 1.4 s as measured."""
 OPEN_LEASES = f"""
     SELECT lease, trial, slot, leases.opened, {SHARE} AS share, purpose,
            leases.opened + reserved / {SHARE} + {GRACE_SECONDS} AS until, state = 'running' AS trains
     FROM leases JOIN slots USING (slot) JOIN trials USING (trial) WHERE leases.closed IS NULL"""
-"""Until their graces are over. On one of a trial that does not train its configuration is measured, or the driver
-itself works for it; that is not put down to it."""
+"""Query of open leases. until: the end of the grace; trains: whether the trial trains on it. If not, its configuration
+is measured, or the driver itself works for it, and the lease is not charged to the trial."""
 OPEN_SLOTS = f"""
     SELECT slot, opened, {SHARE} AS share, MAX(lease) AS lease, trial
     FROM slots LEFT JOIN (SELECT lease, slot, trial FROM leases) USING (slot) WHERE closed IS NULL GROUP BY slot"""
-"""With the last lease of each."""
+"""Query of open slots, with the last lease of each."""
 SEGMENTS = "purpose IN ('rung', 'final')"
-"""Of leases, those that trials train on."""
+"""Condition on a row of leases: a trial trains on it."""
 LONGEST_REASON = 160
 LEASES = ("start", "promote", "finish", CONFIRM, GO_ON)
-"""The decisions of which each opens a lease of those, in the same order."""
+"""The decisions that each opened one of these leases; leases and decisions are in the same order."""
 TRIAL_NAME = re.compile(r"t\d{3,9}")
 
 
 def close_what_a_kill_left_open(journal: Journal) -> None:
-    """Charge what was open when the driver died up to its last sign of life, and end processes left over.
+    """Charge what was open when the driver died up to its last sign of life, and end leftover processes.
 
-    UserError: the journal says what cannot be.
+    UserError: the journal says something impossible.
     """
     ends: dict[int, float] = {}
     with undamaged(journal):
@@ -89,7 +90,7 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
 
 
 def end_orphans(journal: Journal) -> None:
-    """End every trial process that a killed driver left behind, by the signs of life that it gave."""
+    """End every trial process that a killed driver left behind, as far as their signs of life tell of them."""
     for row in journal.rows("SELECT trial FROM trials"):
         beat = last_beat(journal.folder, row["trial"]) if TRIAL_NAME.fullmatch(row["trial"]) else None
         if beat and still_there(beat):
@@ -98,13 +99,13 @@ def end_orphans(journal: Journal) -> None:
 
 
 def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
-    """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases, nor
-    past the cap where there are none, or where the journal is of a copy."""
+    """Return until when the driver held what was open: its last sign of life, or what it wrote last; not past all
+    leases, nor, where there are none or the journal is of a copy, past the cap."""
     last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
     caps = agreed(journal)
     cap = caps[-1].seconds if caps else 0.0
     latest = max((lease["until"] for lease in leases), default=last + cap)
-    if is_copy(journal.folder):  # it may have gone on, with other leases, for what was left of the cap
+    if is_copy(journal.folder):  # the study may have gone on, with other leases, for what was left of the cap
         sums = f"TOTAL((IFNULL(closed, ?) - opened) * {SHARE}) AS spent, TOTAL((closed IS NULL) * {SHARE}) AS rate"
         (held,) = journal.rows(f"SELECT {sums} FROM slots", last)
         rate = held["rate"] + unseen_slots(journal) * share_of(journal)
@@ -113,7 +114,8 @@ def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
 
 
 def unseen_slots(journal: Journal) -> int:
-    """How many slots a search may have opened since the journal was copied; 0 where it is no copy of one that runs."""
+    """Return how many slots a search may have opened since the journal was copied; 0 where it is no copy of one that
+    runs."""
     kept = journal.facts().get("slots_kept")
     had = named(journal.facts().get("devices")).get("slots")
     if not is_copy(journal.folder) or not isinstance(had, int):
@@ -123,25 +125,25 @@ def unseen_slots(journal: Journal) -> int:
 
 
 def share_of(journal: Journal) -> float:
-    """The device-seconds in a second of a slot of the last run's."""
+    """Return the device-seconds in a second of a slot in the last run."""
     share = named(journal.facts().get("devices")).get("share")
     return float(share) if isinstance(share, int | float) and 0 < share < math.inf else 1.0
 
 
 def last_sign(journal: Journal, lease: sqlite3.Row, unknown: float) -> float:
-    """When the trial of a lease gave its last sign of life on it; `unknown` where it gave none."""
+    """Return when the trial of a lease gave its last sign of life on it; `unknown` where it gave none."""
     named = lease["trial"] is not None and TRIAL_NAME.fullmatch(lease["trial"])
     beat = last_beat(journal.folder, lease["trial"]) if named else None
     return beat.at if beat is not None and beat.lease == lease["lease"] else unknown
 
 
 def charged_to(journal: Journal, what: str, number: int) -> float:
-    """Device-seconds charged to a lease or slot so far."""
+    """Return the device-seconds charged to a lease or slot so far."""
     return float(journal.rows(f"SELECT TOTAL(seconds) AS known FROM charges WHERE {what} = ?", number)[0]["known"])
 
 
 def last_moment(journal: Journal) -> float:
-    """The study's clock at the last thing that was written down."""
+    """Return the study's clock at the last thing that was written down."""
     columns = {"reports": "at", "charges": "at", "decisions": "at", "leases": "closed", "slots": "closed"}
     return max(
         float(journal.rows(f"SELECT IFNULL(MAX({column}), 0) AS at FROM {table}")[0]["at"])
@@ -150,18 +152,19 @@ def last_moment(journal: Journal) -> float:
 
 
 def spent(journal: Journal) -> float:
-    """Device-seconds of all slots, which must be closed."""
+    """Return the device-seconds of all slots, which must be closed."""
     return float(journal.rows(f"SELECT TOTAL((closed - opened) * {SHARE}) AS spent FROM slots")[0]["spent"])
 
 
 def spent_beside(journal: Journal) -> float:
-    """Of these, those on leases that were no segment of a trial."""
+    """Return the device-seconds of leases that were no segment of a trial, which `spent` includes."""
     query = f"SELECT TOTAL(charged) AS charged FROM leases WHERE NOT {SEGMENTS}"
     return float(journal.rows(query)[0]["charged"])
 
 
 def check_plain(folder: Path) -> None:
-    """UserError: a study's folder holds a link or a device, through which something outside could be written."""
+    """Check that a study's folder holds only files and folders. UserError: it holds a link or a device, through which
+    something outside could be written."""
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             with contextlib.suppress(FileNotFoundError):
@@ -172,12 +175,12 @@ def check_plain(folder: Path) -> None:
 
 
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError, StopIteration)
-"""What reading a journal raises where what it says cannot be."""
+"""The errors that reading a journal raises where it says something impossible."""
 
 
 @contextlib.contextmanager
 def undamaged(journal: Journal) -> Iterator[None]:
-    """UserError where what the journal says, read inside, cannot be."""
+    """Turn the errors by which reading a damaged journal inside fails into a UserError."""
     try:
         yield
     except UserError:
@@ -188,15 +191,16 @@ def undamaged(journal: Journal) -> Iterator[None]:
 
 
 class Newest(Protocol):
-    """Path and steps of the newest sound checkpoint in a trial's folder, or None; undecayed: from before its decay."""
+    """Function that returns path and steps of the newest sound checkpoint in a trial's folder, or None; undecayed: of
+    those from before its decay."""
 
     def __call__(self, folder: Path, *, undecayed: bool) -> tuple[str, int] | None: ...
 
 
 def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> list[str]:
-    """Bring a new engine to where the study stood, and on under these terms. Returns what a user should know of it.
+    """Bring a new engine to where the study stood, and put it under these terms. Returns notes for the user.
 
-    UserError: its journal says what cannot be.
+    UserError: the journal says something impossible.
     """
     with undamaged(journal):
         replay(engine.state, journal)
@@ -237,13 +241,14 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
 
 
 def whose(record: TrialRecord, trials: Mapping[str, TrialRecord]) -> str:
-    """The trial that has the configuration which this one trains anew. StopIteration: there is none."""
+    """Return the trial whose configuration this one trains anew. StopIteration: there is none."""
     sought = record.family, seedless(record.config)
     return next(name for name, each in trials.items() if (each.family, each.config) == sought)
 
 
 def astray(state: State, journal: Journal) -> Iterator[str]:
-    """Where the journal tells of another state than the one that it was written in, a line that says in what."""
+    """Yield a warning that names the parts of the state in which the replayed one differs from the one that the journal
+    was written in, if any do."""
     before, now = named(journal.facts().get("state")), state.digest()
     parts = sorted(part for part in before.keys() | now.keys() if before and before.get(part) != now.get(part))
     if parts:
@@ -252,13 +257,13 @@ def astray(state: State, journal: Journal) -> Iterator[str]:
 
 
 def agreed(journal: Journal) -> list[Agreed]:
-    """The terms that a study had, the first ones first; none where it is new. UserError: they are damaged."""
+    """Return the terms that a study had, the first ones first; none where it is new. UserError: they are damaged."""
     with undamaged(journal):
         return agreed_in(journal.facts())
 
 
 def note_cap(journal: Journal, seconds: float) -> None:
-    """Write down the cap from now on, where it is another than before."""
+    """Write down the cap from now on, where it differs from the one before."""
     caps = agreed(journal)
     if not caps or caps[-1].seconds != seconds:
         decision, report = last_events(journal)
@@ -267,7 +272,7 @@ def note_cap(journal: Journal, seconds: float) -> None:
 
 
 def replay(state: State, journal: Journal) -> None:
-    """Tell a new state all that the journal says happened."""
+    """Replay to a new state all that the journal says happened."""
     anew = {row["trial"] for row in journal.rows("SELECT trial FROM decisions WHERE action = ?", CONFIRM)}
     for row in journal.rows("SELECT * FROM trials ORDER BY LENGTH(trial), trial"):
         if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in state.families:
@@ -314,8 +319,8 @@ def replay(state: State, journal: Journal) -> None:
 
 
 def events(journal: Journal) -> list[sqlite3.Row | Agreed]:
-    """Decisions, reports that ended a lease (rows without an `action`), and new terms, in the order in which they came
-    about.
+    """Return decisions, reports that ended a lease (rows without an `action`), and new terms, in the order in which
+    they happened.
 
     A decision and new terms know the last report before them.
     """
@@ -332,7 +337,7 @@ def events(journal: Journal) -> list[sqlite3.Row | Agreed]:
 
 
 def remember_memory(engine: Engine, trial: str, micro_batches: int, measured: int | None) -> None:
-    """What a trial took of memory, or that it ran out of it and its batches are to be cut smaller."""
+    """Restore what a trial took of memory, or that it ran out of it and its batches are to be cut smaller."""
     record = engine.trials[trial]
     check_parts(trial, micro_batches)
     engine.families[record.family].memory.learn(record.config, micro_batches, measured)
@@ -340,6 +345,6 @@ def remember_memory(engine: Engine, trial: str, micro_batches: int, measured: in
 
 
 def check_parts(trial: str, micro_batches: object) -> None:
-    """UserError: so many no trial can have."""
+    """Check into how many parts a trial cut its batches. UserError: no trial can have so many."""
     if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
         raise UserError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")

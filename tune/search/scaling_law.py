@@ -1,4 +1,5 @@
-"""What trials of any size and training would have at their ends: a law of all of them, and how each differs from it.
+"""The loss that a trial of any size is expected to have after any training: a scaling law of all trials, and how each
+differs from it.
 
 Pure: it follows from the observations, in their order.
 """
@@ -15,31 +16,32 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 POWERS = np.geomspace(0.1, 1.6, 13)
-"""Of sizes and of tokens that are tried."""
+"""Powers of size and of tokens that are tried."""
 LIKELY_POWER, POWER_SPREAD = 0.4, math.log(2)
-"""Before anything is known of either; standard deviation of its log."""
+"""Likely value of either power, before anything is known; standard deviation of its log."""
 NOISE = 0.02
-"""Of a loss about the law, as a share of it; what is further off counts in proportion, not by its square."""
+"""Noise of a loss about the law, as a share of it; what is further off counts in proportion, not by its square."""
 FAR = 2.0
-"""The noise grows by this power of how many times the lowest loss it is: early losses tell little of the ends."""
+"""The noise grows with this power of the loss over the lowest loss: early losses tell little of the ends."""
 ROUNDS = 3
-"""Of weighing what is far off."""
+"""Rounds of weighing anew what is far off."""
 TERMS = ((0, 1, 2), (0, 2), (1, 2), (2,), (0, 1), (0,))
-"""Of floor, size and tokens: those that may stand alone, where another would be negative."""
+"""Sets of the terms floor (0), size (1) and tokens (2) that may stand alone, where another would be negative."""
 LIKELY_TERMS, TERM_SPREADS = np.array([0.7, 0.1, 0.2]), np.array([0.3, 0.1, 1.0])
-"""Before anything is known of floor, size and tokens at the units, as shares of the lowest loss; standard deviations.
-In equal seconds the large have seen few tokens: losses alone hardly tell which of the two they lack."""
+"""Likely values of floor, size and tokens at the units, before anything is known, as shares of the lowest loss;
+standard deviations. In equal seconds large models have seen few tokens: losses alone hardly tell which of the two they
+lack."""
 LEVELS, SLOPES, ERRORS = np.geomspace(0.003, 0.2, 7), np.geomspace(0.001, 0.2, 8), np.geomspace(0.001, 0.02, 5)
 """Standard deviations that are tried, in logs of the loss: of how far a trial as a whole is off the law; of how that
 changes where its tokens grow by a factor of e; and of single losses about both."""
 LIKELY_DEVIATIONS, DEVIATION_SPREAD = (0.02, 0.02, 0.004), math.log(3)
-"""Before anything is known of the three; standard deviation of their logs."""
+"""Likely values of the three, before anything is known; standard deviation of their logs."""
 
 UNCORRECTED = 4
-"""So many falls that came true as foretold are counted beside those that were seen."""
+"""Number of falls that came true as predicted which are counted beside those that were seen."""
 LIKELY_STRAY, AS_MANY, LEAST_FALL = 2.0, 0.35, 0.01
-"""Standard deviation of how far a fall of the log loss comes out beside the one foretold, as a share of that, before
-anything is known; it counts as so many falls that were seen, of this size at least."""
+"""Likely standard deviation, before anything is known, of a fall of the log loss about the predicted one, as a share of
+that; the number of seen falls that this counts as; the least size of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +69,13 @@ class ScalingLaw:
     token_unit: float = 1.0
 
     def loss(self, size: float, tokens: float) -> float:
-        """Nats."""
+        """Return the loss in nats."""
         of_size = self.of_size * math.pow(size / self.size_unit, -self.size_power)
         return self.floor + of_size + self.of_tokens * math.pow(tokens / self.token_unit, -self.token_power)
 
     @classmethod
     def fit(cls, observations: Sequence[Observation]) -> Self:
-        """The one nearest to these by a robust loss, its powers near the likely ones where these tell little.
+        """Fit the law to these by a robust loss, its powers near the likely ones where these tell little.
 
         Powers are searched on a grid; for each pair of them the rest is linear, and none of it below zero.
         """
@@ -102,9 +104,10 @@ class ScalingLaw:
 
 
 def _not_negative(columns: Array, weights: Array, likely: Array, trust: Array) -> Array:
-    """For each of many (observations, terms) the terms that come nearest to 1, none below zero (.., terms).
+    """Return, for each of many matrices (observations, terms), the coefficients by which the terms come nearest to 1,
+    none below zero: (.., terms).
 
-    trust: the weights of what is likely of the terms.
+    likely, trust: likely coefficients, and their weights.
     """
     best, lowest = np.zeros((len(columns), columns.shape[-1])), np.full(len(columns), np.inf)
     products = np.einsum("pot,po,pou->ptu", columns, weights, columns) + np.diag(trust)
@@ -112,7 +115,7 @@ def _not_negative(columns: Array, weights: Array, likely: Array, trust: Array) -
     for terms in map(list, TERMS):
         found = np.zeros_like(best)
         found[:, terms] = np.linalg.solve(products[:, terms][:, :, terms], sides[:, terms, None])[..., 0]
-        # the sum of squares, less what all have in common
+        # the sum of squares, less a constant that all have in common
         error = np.einsum("pt,ptu,pu->p", found, products, found) - 2 * (found * sides).sum(-1)
         better = (error < lowest) & (found >= 0).all(-1)
         best[better], lowest[better] = found[better], error[better]
@@ -120,8 +123,8 @@ def _not_negative(columns: Array, weights: Array, likely: Array, trust: Array) -
 
 
 def _sums(law: ScalingLaw, observations: Sequence[Observation]) -> tuple[float, ...]:
-    """Of the observations of one trial the sums of 1, x, x^2, off, x off and off^2; off: how far they are off a law in
-    logs of the loss; x: the log of tokens in units of the law."""
+    """Return the sums of 1, x, x^2, off, x off and off^2 over the observations of one trial; off: log of the loss over
+    the law's; x: log of tokens in units of the law."""
     xs = [math.log(each.tokens / law.token_unit) for each in observations]
     offs = [math.log(each.loss / law.loss(each.size, each.tokens)) for each in observations]
     x_offs = (x * off for x, off in zip(xs, offs, strict=True))
@@ -132,9 +135,10 @@ def _sums(law: ScalingLaw, observations: Sequence[Observation]) -> tuple[float, 
 class Forecaster:
     """A law of all trials, from which each differs by a level and a slope of its own, normal about zero.
 
-    What is known of a trial counts as much as it tells: of both its posterior means are taken. level, slope, error:
-    standard deviations, as of LEVELS, SLOPES and ERRORS; came_true: how much of the falls of log losses that are so
-    foretold came true in all trials, by which those to come are corrected; stray: as of LIKELY_STRAY.
+    Of a trial's level and slope the posterior means are taken, so that what is known of it counts as much as it tells.
+    level, slope, error: standard deviations, as in LEVELS, SLOPES and ERRORS; came_true: how much of the falls of log
+    losses that are so predicted came true in all trials, by which those to come are corrected; stray: as in
+    LIKELY_STRAY.
     """
 
     law: ScalingLaw
@@ -146,7 +150,7 @@ class Forecaster:
 
     @classmethod
     def fit(cls, trials: Sequence[Sequence[Observation]]) -> Self:
-        """To the observations of each trial; the deviations are the likeliest."""
+        """Fit it to the observations of each trial; the deviations are the likeliest."""
         law = ScalingLaw.fit([each for trial in trials for each in trial])
         n, x, xx, off, x_off, off_off = np.array([_sums(law, trial) for trial in trials]).T
         grid = [each.ravel()[:, None] for each in np.meshgrid(LEVELS, SLOPES, ERRORS, indexing="ij")]
@@ -163,7 +167,7 @@ class Forecaster:
         return found._corrected(trials)
 
     def _corrected(self, trials: Sequence[Sequence[Observation]]) -> Self:
-        """By each fall that was to be foretold from what was known before it."""
+        """Return it corrected by each fall that could be predicted from what was known before it."""
         falls = []
         for observed in trials:
             for count, (before, after) in enumerate(itertools.pairwise(observed), 1):
@@ -178,8 +182,8 @@ class Forecaster:
         return replace(self, came_true=true, stray=math.sqrt(strayed / (likely + true**2 * square)))
 
     def loss(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
-        """What a trial of which these are known is expected to have after so many tokens, in nats, and the standard
-        deviation of its log."""
+        """Return what a trial with these observations is expected to have after so many tokens, in nats, and the
+        standard deviation of its log."""
         loss, doubt = self._uncorrected(size, observations, tokens)
         if not observations:
             return loss, doubt
@@ -187,7 +191,7 @@ class Forecaster:
         return now * math.pow(loss / now, self.came_true), doubt
 
     def _uncorrected(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
-        """The same, uncorrected."""
+        """Return the same, not corrected by `came_true`."""
         (n, x, xx, off, x_off, _), end = _sums(self.law, observations), math.log(tokens / self.law.token_unit)
         a, d = n + (self.error / self.level) ** 2, xx + (self.error / self.slope) ** 2
         determinant = a * d - x**2
@@ -197,10 +201,10 @@ class Forecaster:
         return self.law.loss(size, tokens) * math.exp(level + slope * end), doubt
 
     def interval(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
-        """The same of a trial that was seen, with the whole doubt: how far a fall strays from the one foretold, the
-        further the larger that is.
+        """Return the same of a trial that was seen, with the whole doubt: also how far a fall strays from the predicted
+        one, the further the larger that is.
 
-        Of a comparison it is no part: there all have it, and those that lack the most would wait for it.
+        Comparisons leave this out: all trials have it, and those with the most training to come would wait for it.
         """
         loss, doubt = self.loss(size, observations, tokens)
         now, _ = self._uncorrected(size, observations, observations[-1].tokens)

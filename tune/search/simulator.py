@@ -1,6 +1,6 @@
-"""The simulator: the search engine itself in virtual time, on any source of curves, its store in memory.
+"""The simulator: the search engine itself in virtual time, on any source of learning curves, with its store in memory.
 
-What starts, climbs and ends is decided by the very engine, policies and ledger of a search; only training is made up,
+What starts, goes on and ends is decided by the very engine, policies and ledger of a search; only training is made up,
 or was recorded.
 """
 
@@ -16,19 +16,20 @@ from tune.search_space import Value
 from tune.store.accounting import Assignment
 
 PAST_SHARES = LOOKS * WATCH_SHARE, LOOKS / WATCH_POINTS
-"""Of its training, or of its lease, so much more has a trial when it is seen to be past its best."""
+"""Further training after which a trial is seen to be past its best: as a share of that before, and of its lease, the
+lesser of the two."""
 
 
 class Course(Protocol):
-    """How one configuration trains."""
+    """The training of one configuration, made up or recorded."""
 
     @property
     def step_seconds(self) -> float:
-        """Of a slot."""
+        """Seconds of a slot for one step."""
 
     @property
     def most(self) -> float:
-        """Steps of its life; inf: it has no end."""
+        """Steps of its own life; inf: it has no end."""
 
     @property
     def diverges(self) -> float:
@@ -40,27 +41,27 @@ class Course(Protocol):
 
     @property
     def report_every(self) -> float:
-        """Steps between two of its losses."""
+        """Steps between two reports of its loss."""
 
     @property
     def memory_bytes(self) -> float:
-        """What it takes."""
+        """Bytes of memory that it takes."""
 
     @property
     def parameters(self) -> int:
         """Weights of its model; 0: not known."""
 
     def loss(self, steps: float) -> float:
-        """Validation loss in nats at a constant rate."""
+        """Return the validation loss in nats at a constant rate."""
 
     def final(self, steps: float) -> float:
-        """And of a training of so many steps in all whose last part was a decay."""
+        """Return the same after a training of so many steps in all whose last part was a decay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """A loss that falls from `floor` + `nats` towards `floor` by a power of the training seconds, as far as it does not
-    turn; then it rises as it fell, in logs of the steps."""
+    """A loss that falls from `floor` + `nats` towards `floor` by a power of the training seconds until it turns; then
+    it rises as it fell, in logs of the steps."""
 
     step_seconds: float
     floor: float = 1.0
@@ -74,17 +75,17 @@ class PowerLaw:
     parameters: int = 0
 
     def loss(self, steps: float) -> float:
-        """A plausible one: it gets better, and by less and less."""
+        """Return a plausible loss: it gets better, and by less and less."""
         steps = min(steps, self.turns * self.turns / max(steps, 1.0))
         return self.floor + self.nats * math.pow(1.0 + steps * self.step_seconds, -self.power)
 
     def final(self, steps: float) -> float:
-        """The same: what a decay gives is no part of it."""
+        """Return the same: what a decay gives is left out."""
         return self.loss(steps)
 
 
 class Clock:
-    """Virtual seconds."""
+    """A clock of virtual seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -95,8 +96,8 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Seconds of a slot: until a new one trains, of a segment beside its steps, and of that where the slot had another
-    trial before; memory_limit: bytes of a trial."""
+    """Seconds of a slot: until a new one trains (start_up), of a segment beside its steps (overhead), and more of that
+    where the slot had another trial before (thaw). memory_limit: bytes of a trial."""
 
     start_up: float
     overhead: float
@@ -105,14 +106,14 @@ class Costs:
 
 
 CourseOf = Callable[[str, str, Mapping[str, Value]], Course]
-"""Of a trial, its family and its configuration."""
+"""Function that returns the course of a trial, from its name, its family and its configuration."""
 
 
 class Simulation:
     """A search in virtual time. Afterwards its store, ledger and policies are as a real one would leave them.
 
-    assignments: what every lease so far was for; events: the ends to come of those in use, (time, number, lease). A
-    subclass may say otherwise what becomes of a lease.
+    assignments: of all leases so far; events: the ends to come of the leases in use, (time, number, assignment). A
+    subclass may override what becomes of a lease.
     """
 
     def __init__(self, engine: Engine, clock: Clock, costs: Costs, course_of: CourseOf) -> None:
@@ -123,7 +124,7 @@ class Simulation:
         self._outcomes: dict[int, Report | None] = {}
 
     def run(self, reports: float = math.inf) -> Self:
-        """To the end of the search, or until so many leases ended; called again it goes on. Returns itself."""
+        """Run to the end of the search, or until so many leases ended; called again it goes on. Returns itself."""
         while reports > 0:
             while self.begin():
                 pass
@@ -143,12 +144,12 @@ class Simulation:
         return True
 
     def go_on(self) -> None:
-        """To the end of the next lease."""
+        """Go on to the end of the next lease."""
         self.clock.now, _, assignment = heapq.heappop(self.events)
         self.end(assignment)
 
     def length(self, assignment: Assignment) -> float:
-        """Seconds of a slot that a process uses of a lease that begins now."""
+        """Return the seconds of a slot that a process uses of a lease that begins now."""
         report, costs = self.segment(assignment), self.costs
         self._outcomes[assignment.lease], self._on_slot[assignment.slot] = report, assignment.trial
         if report is None:
@@ -157,7 +158,7 @@ class Simulation:
         return min(assignment.seconds, sum(report.seconds.values()))
 
     def end(self, assignment: Assignment) -> None:
-        """What the process of a lease says at its end."""
+        """Tell the engine what the process of a lease says at its end."""
         report, memory = self._outcomes.pop(assignment.lease), self.engine.families[assignment.family].memory
         if report is None:
             self.engine.ran_out(assignment.trial)
@@ -166,10 +167,10 @@ class Simulation:
             self.engine.report(assignment.trial, replace(report, limited_bytes=round(predicted)))
 
     def segment(self, assignment: Assignment) -> Report | None:
-        """How a lease ends: at its goal, at its own end where that comes first, or, for a last segment, there anyway;
-        None: memory ran out.
+        """Return the report with which a lease ends: at its goal, or before that where the trial's own life or the
+        lease ends; a last segment is final wherever it ends. None: memory ran out.
 
-        Nothing is known of a loss before a trial's first report, so no first segment ends before that.
+        Nothing is known of a loss before a trial's first report, so no first segment has an earlier goal.
         """
         course, costs = self.course_of(assignment.trial, assignment.family, assignment.config), self.costs
         if course.memory_bytes > costs.memory_limit:

@@ -1,7 +1,7 @@
 """The state of a search: what its events made of its trials and families.
 
 Each event changes it here and nowhere else, both while a search runs and where its journal is read: restoring is
-replaying. Events are told as reports and as rows of the journal, in device-seconds.
+replaying. Events come as reports and as rows of the journal, whose seconds are device-seconds.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from tune.store.accounting import Assignment, Running
 from tune.store.journal import Fact, Journal, named
 
 MOST_ETA = 16.0
-"""Of a ladder."""
+"""Largest eta of a ladder that a journal may have."""
 MOST_RUNGS = 64
-"""Of a ladder: each doubles what the one below takes."""
+"""Highest top rung of a ladder that a journal may have: each takes eta times what the one below takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Terms:
 class Agreed:
     """The terms of a study from a moment on, as `caps` of its journal has them.
 
-    seconds: the cap; families: where cap or deadline are others than before, what each may use, in seconds of a slot,
-    and its ladder; decision, report: the last ones before.
+    at: that moment; seconds: the cap; families: where cap or deadline differ from before, what each may use, in seconds
+    of a slot, and its ladder; decision, report: numbers of the last ones before.
     """
 
     at: float
@@ -56,7 +56,7 @@ class Agreed:
 
     @classmethod
     def read(cls, fact: Fact) -> Self:
-        """The inverse of `told`. LookupError, TypeError, ValueError: it says what cannot be."""
+        """Read what `told` returned. LookupError, TypeError, ValueError: it says something impossible."""
         terms = named(fact)
         numbers = ("at", "seconds", "deadline", "decision", "report")
         known = {name: number(terms[name]) for name in numbers if terms.get(name) is not None}
@@ -74,7 +74,7 @@ class Agreed:
         )  # fmt: skip
 
     def told(self) -> dict[str, Fact]:
-        """As plain data; what is not known is left out."""
+        """Return them as plain data; what is not known is left out."""
         families = {
             name: {"seconds": seconds, "ladder": ladder.told()} for name, (seconds, ladder) in self.families.items()
         }
@@ -83,7 +83,8 @@ class Agreed:
 
 
 def agreed_in(facts: Mapping[str, Fact]) -> list[Agreed]:
-    """The terms that a study had, the first ones first. As `Agreed.read` where they are damaged."""
+    """Return the terms that a study had, the first ones first. Where they are damaged it raises what `Agreed.read`
+    does."""
     caps = facts.get("caps") or ()
     if not isinstance(caps, Sequence):
         raise TypeError(f"caps of {caps!r}")
@@ -91,7 +92,7 @@ def agreed_in(facts: Mapping[str, Fact]) -> list[Agreed]:
 
 
 def last_events(journal: Journal) -> tuple[int, int]:
-    """The last decision and the last report of a study so far."""
+    """Return the numbers of the last decision and of the last report of a study so far."""
     (last,) = journal.rows("""
         SELECT (SELECT IFNULL(MAX(decision), 0) FROM decisions) AS decision,
                (SELECT IFNULL(MAX(report), 0) FROM reports) AS report""")
@@ -99,7 +100,8 @@ def last_events(journal: Journal) -> tuple[int, int]:
 
 
 class State:
-    """running: trials on a lease, by name; cut_short: those on their way without one, and the rung (None: the end).
+    """The state of a search. running: trials on a lease, by name; cut_short: those on their way without a lease, and
+    the rung (None: the end).
 
     folder: the study's, in which checkpoints are; share: the device-seconds in a second of a slot.
     """
@@ -113,7 +115,8 @@ class State:
         self._processor: str | None = None
 
     def leased(self, row: sqlite3.Row) -> Running:
-        """A trial was given a lease: its first, for its next rung or its last segment, or to go on with what it had."""
+        """Apply a lease that a trial was given: its first, for its next rung or its last segment, or to go on with what
+        it had."""
         trial, rung, slot = row["trial"], row["rung"], row["slot"]
         record = self.trials[trial]
         family = self.families[record.family]
@@ -147,7 +150,8 @@ class State:
         return self.running[trial]
 
     def closed(self, trial: str, charged: float) -> Running:
-        """A lease is over, for which so much was charged; the trial is on its way until more is known."""
+        """Apply the end of a lease, for which so many device-seconds were charged; the trial is on its way until more
+        is known."""
         run = self.running.pop(trial)
         family = self.families[run.assignment.family]
         family.charged += charged / self.share
@@ -158,7 +162,8 @@ class State:
         return run
 
     def ended(self, run: Running, report: Report) -> str | None:
-        """The last report of a lease that is closed. Returns why the trial should be stopped, if it should."""
+        """Apply the last report of a lease that is closed. Returns why the trial should be stopped; None: it should
+        not."""
         assignment, valid = run.assignment, report.valid
         trial, family, record = assignment.trial, self.families[assignment.family], self.trials[assignment.trial]
         record.steps = report.steps - report.lost
@@ -195,7 +200,7 @@ class State:
             family.policy.finished(trial, seconds, beside)
         elif report.ended == "returned" and valid is not None:
             del self.cut_short[trial]
-            trained = run.charged.get("steps", 0.0) > 0  # of its steps before the lease the journal does not tell
+            trained = run.charged.get("steps", 0.0) > 0  # steps before the lease: not in the journal
             if assignment.rung is not None and trained:
                 family.reached(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
             family.policy.returned(trial, trained=trained)
@@ -211,7 +216,7 @@ class State:
         elif report.ended != "stopped" and report.numbers is not None and valid is None:
             if not record.gap:
                 return f"error: no report within its lease of {assignment.seconds:.0f} s: report more often"
-            # longer than it ever needed: it waits for a lease that has as much
+            # its next report takes longer than any before: it waits for a lease that is long enough
             record.gap = max(record.gap, assignment.seconds)
         elif report.ended != "stopped" and record.steps <= run.steps_before:
             if report.numbers is None:
@@ -220,12 +225,12 @@ class State:
         return None
 
     def waits(self, trial: str) -> None:
-        """A trial waits where it was before: what is left does not pay for the rest of its segment, or it failed."""
+        """Let a trial wait where it was before: what is left does not pay for the rest of its segment, or it failed."""
         self.cut_short.pop(trial, None)
         self.families[self.trials[trial].family].policy.interrupted(trial)
 
     def stopped(self, trial: str, reason: str) -> None:
-        """A trial is over for good, also one that was never begun because it does not fit in memory."""
+        """End a trial for good, also one that was never begun because it does not fit in memory."""
         family = self.families[self.trials[trial].family]
         self.cut_short.pop(trial, None)
         reached = family.policy.trials[trial].rung if trial in family.policy.trials else -1
@@ -237,8 +242,8 @@ class State:
             family.suggestions.tell(trial, reached + 1, None)
 
     def agreed(self, now: Agreed, *, new: bool) -> None:
-        """From now on the study has another cap or deadline (in `families`: what that makes of each; one of a `new`
-        study was made so), or another processor, of which no price is known.
+        """Apply another cap or deadline from now on (in `families`: what that makes of each; the ladders of a `new`
+        study are made so already), or another processor, of which no price is known.
 
         Where there is more to explore, a trial whose last segment was cut short waits, as one that had its decay does.
         """
@@ -256,7 +261,7 @@ class State:
         self._processor = now.processor
 
     def digest(self) -> dict[str, str]:
-        """A digest of each part of the state. Steps and checkpoints of trials are the disk's to tell."""
+        """Return a digest of each part of the state, without steps and checkpoints of trials, which the disk tells."""
         on_their_way = self.cut_short | {trial: run.assignment.rung for trial, run in self.running.items()}
         records = {
             trial: [
@@ -273,11 +278,11 @@ class State:
 
 
 LATER = ("life", "confirm", "own", "slots", "within", "deadline")
-"""Of a ladder, what is not told where it is endless or the journal is an earlier version's."""
+"""Fields of a ladder that are not told where they are infinite or the journal is an earlier version's."""
 
 
 def ladder_of(terms: Mapping[str, Fact]) -> Ladder:
-    """Of what was agreed for a family. UserError: it is none."""
+    """Read the ladder that was agreed for a family. UserError: it is damaged."""
     told = named(terms["ladder"])
     known = {name: number(value) for name, value in told.items() if name != "top"}
     top, whole = told.get("top"), {*told, *LATER} == {each.name for each in fields(Ladder)}
@@ -289,7 +294,7 @@ def ladder_of(terms: Mapping[str, Fact]) -> Ladder:
 
 
 def number(fact: Fact) -> float:
-    """ValueError: it is none, or none that a study can have."""
+    """Return a number that a fact holds. ValueError: it is no number, or none that a study can have."""
     if not isinstance(fact, int | float) or not 0 <= fact < math.inf:
         raise ValueError(f"{fact!r} cannot be")
     return fact

@@ -1,4 +1,4 @@
-"""Successive halving of one family's trials under a cap: who starts, who goes on, who thaws, what is left for whom.
+"""Successive halving of one family's trials under a cap: which start, go on or thaw, and what is left for each.
 
 Pure: no clock, no randomness. What is decided follows from the events it was told, in their order.
 """
@@ -17,31 +17,32 @@ from tune.search.policy import Finish, HandBack, Left, Move, Policy, Promote, St
 from tune.units import duration_text
 
 LEAST_BESIDE = 0.5
-"""Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
-of it."""
+"""Least training in a last segment beside the leader's, as a share of what its trial had: that is a decay, and a
+shorter one gains nothing."""
 LEADERS = 2
-"""Have a slot each before others explore on, where a deadline leaves money idle."""
+"""Number of leaders that have a slot each before others explore on, where a deadline leaves device-seconds unused."""
 CLIMB = 1 / 8
-"""Of a last segment, what the next rung of who leads may take before it is asked again who does: little is known of one
-that was seen on few tokens, and what it trains on its way is not lost. On four tables .08 to .3 come to the same
-(docs/log.md, day 26)."""
+"""Share of the seconds of a last segment that the leader's next rung may take, before it is asked again which trial
+leads: little is known of one that was seen on few tokens, and what it trains on its way is not lost. On four tables .08
+to .3 come to the same (docs/log.md, day 26)."""
 ENOUGH = 1.01
-"""A last segment that adds less than that to a training is none."""
+"""Factor by which a last segment must lengthen a training to be worth it."""
 NO_LONGER = "would train no longer than it has"
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
 PAST_BEST = f"trials are past their best, and with what is left none is expected to gain {TIE:g} nats"
 ALIKE = 3
-"""Where so many trials failed with one error before any reached a rung, all others would."""
+"""Number of trials that fail with one error, before any reached a rung, at which all others are expected to fail too.
+"""
 HOPELESS = f"{ALIKE} trials failed with one error, and none reached a rung in this run"
 VARYING = re.compile(r"0x[0-9a-f]+|\d+")
-"""Of an error's text, what is another in each trial: shapes, addresses."""
+"""The parts of an error's text that differ between trials: shapes, addresses."""
 
 
 class SuccessiveHalving(Policy):
-    """One family's trials, and which of them its device-seconds go to.
+    """The policy of one family: which of its trials its device-seconds go to.
 
     price(trial, rung): expected seconds of a slot, overhead included, to bring a trial (None: a new one) from where it
-    is to a rung; favour(trial): as of Standings.
+    is to a rung; favour(trial): as in Standings.
     """
 
     def __init__(
@@ -58,30 +59,31 @@ class SuccessiveHalving(Policy):
         self.trials = self.standings.trials
         self._finisher: str | None = None
         self._ends: dict[str, float] = {}
-        """Training of trials that had their decay, in seconds of their lives."""
+        """By trial that had its decay, its seconds of training in all."""
         self._beside: dict[str, float] = {}
-        """What their last segments took beside the training."""
+        """Seconds that their last segments took beside the training."""
         self._begin: Mapping[str, float] = {}
-        """The training that these go on from, where they may."""
+        """Seconds of training from which these trials go on, where they may."""
         self._errors: Counter[str] = Counter()
         self._errors_before: Counter[str] = Counter()
         self._heard = False
-        """Whether a trial reached a rung or its end in this run, before which there were some errors."""
+        """Whether a trial reached a rung or its end in this run; `_errors_before` are those of earlier runs."""
         self._cut_short: dict[str, None] = {}
-        """Trials that wait and reached no rung, in their order."""
+        """Trials that wait and reached no rung yet, in their order."""
         self._refitted = False
-        """Whether the quotas of its rungs are of another cap than the one by which some were used."""
+        """Whether the cap has changed, so that the rungs' quotas are not those by which some of them were used."""
         self._returned: list[str] = []
         """Trials that ended by themselves."""
 
     @property
     def past_best(self) -> bool:
-        """Whether any trial is past its best: the law tells nothing of the ends of the others then."""
+        """Whether any trial is past its best: then the law tells nothing of the ends of the others."""
         return bool(self.standings.turned)
 
     @property
     def hopeless(self) -> bool:
-        """In this run so many failed with one error, and none reached a rung, that there is no use in another."""
+        """Whether in this run so many trials failed with one error, and none reached a rung, that there is no use in
+        another."""
         alike = max((self._errors - self._errors_before).values(), default=0)
         return alike >= ALIKE and not self._heard
 
@@ -89,14 +91,14 @@ class SuccessiveHalving(Policy):
         return self.ladder.rung_seconds(rung)
 
     def outlook(self, size: float, speed: float) -> Forecast | None:
-        """What a new trial is expected to have at its end that trains on so many tokens a second; None: too little is
-        known, or its end is one of its own, or its best."""
+        """Return what a new trial that trains on so many tokens a second is expected to have at its end; None: too
+        little is known, trials have ends of their own, or some are past their best."""
         by_law = math.isinf(self.ladder.life) and not self.past_best
         return self.standings.outlook(size, self.ladder.end * speed) if by_law else None
 
     def enough(self, trial: str, seconds: float = math.inf) -> float | None:
-        """The training in all from which on a second more brings a trial too little; None where a last segment of so
-        many seconds does not get there, no gain is asked for, or there is no law."""
+        """Return the seconds of training in all from which on one more brings a trial too little; None where a last
+        segment of so many seconds does not get there, no least gain is asked for, or there is no law."""
         most = self.trials[trial].progress.seconds + min(seconds, 2 * self.ladder.seconds)
         gain = self._rules.least_gain
         enough = self.standings.enough(trial, gain, most) if gain else most
@@ -163,19 +165,19 @@ class SuccessiveHalving(Policy):
             self._errors[VARYING.sub("#", reason)] += 1
 
     def resumed(self, begin: Mapping[str, float]) -> None:
-        """A run of the study begins: what failed before may be mended, and what went well may fail now. begin: training
-        of trials at their ends that may go on, from before their decay."""
+        """A run of the study begins: what failed before may be mended, and what went well may fail now. begin: by trial
+        at its end, the seconds of training, before its decay, from which it may go on."""
         self._errors_before, self._heard, self._begin = self._errors.copy(), False, begin
 
     def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
-        """The ladder on which the rungs stay as they are, for another share of the cap or another deadline."""
+        """Return the ladder with the same rungs for another share of the cap or another deadline."""
         rules = replace(self._frame.rules, eta=self.ladder.eta, fall_kept=self.ladder.fall_kept)
         return replace(self._frame, rules=rules, life=self.ladder.life).fit(
             seconds, within, deadline, first=self.ladder.first
         )
 
     def refit(self, ladder: Ladder) -> None:
-        """The family's share or the deadline changed, and with it the ladder.
+        """Take another ladder, as the family's share or the deadline changed.
 
         A trial at its end may go on, from before its decay.
         """
@@ -189,7 +191,7 @@ class SuccessiveHalving(Policy):
     # --- decisions
 
     def decide(self, left: Left) -> Move:
-        """What a free slot should do. Nothing counts as done before it is told."""
+        """Return what a free slot should do. Nothing counts as done before its event is told."""
         if self.hopeless:
             return HandBack(HOPELESS)
         move: Move = HandBack("the leader has its last segment")
@@ -209,7 +211,7 @@ class SuccessiveHalving(Policy):
         return move if self._rules.narrow else Wait(move.reason)
 
     def _explore(self, left: Left) -> Move:
-        """Serve the lowest rung below its quota that has someone to serve."""
+        """Return a move for the lowest rung below its quota to which a trial can go."""
         free, anew = self._free(left), None
         for rung, (quota, used) in enumerate(zip(self.ladder.quotas, self._used, strict=False)):
             room = quota - used
@@ -234,8 +236,9 @@ class SuccessiveHalving(Policy):
         return anew or HandBack("what runs needs no other slot")
 
     def _explore_beside(self, left: Left) -> Move | None:
-        """Where a deadline leaves more than the leaders can use, and these have a slot each: from the top rung down one
-        trial in eta of those below goes up, else a new one begins (ASHA, Li et al. 2020, arXiv:1810.05934)."""
+        """Return a move of a slot beside the leaders', where a deadline leaves more than these can use and each has a
+        slot: from the top rung down one trial in eta of those below goes up, else a new one begins (ASHA, Li et al.
+        2020, arXiv:1810.05934)."""
         climbs = left.binding and left.running and math.isfinite(self.ladder.life) and not self._rules.front
         if not climbs or not self.standings.led_by(LEADERS):
             return None
@@ -249,7 +252,8 @@ class SuccessiveHalving(Policy):
         return self._another(seconds, "the leaders have their slots")
 
     def _lead(self, left: Left) -> Move:
-        """Nothing is left to explore: the leader goes on, or beside trials that run the best of those that wait."""
+        """Return a move where nothing is left to explore: the leader goes on, or, beside trials that run, the best of
+        those that wait."""
         seconds, beside = min(left.seconds, left.wall), left.running > 0
         if shared := self._share(left):
             return shared
@@ -288,15 +292,15 @@ class SuccessiveHalving(Policy):
         return replace(last, reason="is next, and there is no time for anything else in the slot")
 
     def _pays_beside(self, leader: str, trial: str, seconds: float) -> bool:
-        """Whether a last segment beside the leader's is expected to gain on that what is asked for of so many seconds;
-        where nothing is asked for or no law tells, it may."""
+        """Whether a last segment beside the leader's is expected to gain over the leader what is asked for of so many
+        seconds; True where nothing is asked for or no law tells."""
         leads = self.standings.expected(leader)
         other = self.standings.after(trial, seconds - self.ladder.overhead)
         return other is None or expected_gain(leads, other) >= self._rules.least_gain * seconds
 
     def _share(self, left: Left) -> Finish | None:
-        """A last segment, of those that points of the front share; None where the loss counts, trials have ends of
-        their own, or nothing tells whose it should be."""
+        """Return the next of the last segments that points of the front share; None where losses are compared, trials
+        have ends of their own, or nothing tells which trial it should be."""
         if not self._rules.front or math.isfinite(self.ladder.life):
             return None
 
@@ -308,13 +312,13 @@ class SuccessiveHalving(Policy):
         return shared and Finish(*shared, f"is expected to add the most to the front, of {left.seconds:.0f} s")
 
     def _to_catch_up(self, trial: str) -> float:
-        """Training until it has more than at the end that it had; 0: it had none."""
+        """Return the seconds until a trial has trained for longer than at the end that it had; 0: it had none."""
         begins = max(self.trials[trial].progress.seconds, self._begin.get(trial, 0.0))
         return max(0.0, ENOUGH * self._ends[trial] - begins) if trial in self._ends else 0.0
 
     def _last(self, trial: str, seconds: float, least: float, *, by_deadline: bool = False) -> Finish | HandBack:
-        """The last segment of a trial that leads, in up to so many seconds, if it is to have `least` or more, and to be
-        trained for longer than before, where it had one already."""
+        """Return the last segment of a trial that leads, in up to so many seconds, if it is to have more than `least`,
+        and, where the trial had one already, to train it for longer than that did."""
         behind = self._to_catch_up(trial)
         if behind and (short := behind + max(self.ladder.overhead, self._beside[trial]) - seconds) >= 0:
             more = duration_text(math.ceil(short + 1 + self._frame.start_up))
@@ -332,8 +336,9 @@ class SuccessiveHalving(Policy):
         return Finish(trial, price, f"leads, and gets {price:.0f} s of {seconds:.0f}: then {TOO_LITTLE}", end)
 
     def _free(self, left: Left, trial: str | None = None) -> float:
-        """Seconds of a slot that a trial (None: any) may use on its way to a rung: what is kept for a last segment is
-        not for it, nor, where the cap is another than at first, what the leader needs to come to an end of its own."""
+        """Return the seconds of a slot that a trial (None: any) may use on its way to a rung. What is kept for a last
+        segment is not for it, nor, where the cap is another than at first, what the leader needs to come to an end of
+        its own."""
         kept = self.ladder.last
         if self._refitted and math.isfinite(self.ladder.life):
             leader = self.standings.leader()
@@ -342,7 +347,8 @@ class SuccessiveHalving(Policy):
         return min(left.seconds, left.wall) - kept
 
     def _money_lies_idle(self, left: Left) -> bool:
-        """Before a deadline: the trials that climb cannot spend what is left. A last segment has its part already."""
+        """Whether the trials that are on their way to rungs cannot spend what is left before the deadline. What a last
+        segment needs is reserved already."""
         return (
             self._rules.rush
             and math.isfinite(left.wall)
@@ -350,7 +356,7 @@ class SuccessiveHalving(Policy):
         )
 
     def _new_before_rung_1(self, seconds: float) -> Start | Promote | None:
-        """Another trial, where enough went to rung 1 and so many seconds pay for it."""
+        """Return a move for another trial, where enough went to rung 1 and so many seconds pay for it; else None."""
         return self._another(seconds, "rung 1 made most that reached it worse") if self._rather_new(1) else None
 
     def _rather_new(self, rung: int) -> bool:
@@ -358,8 +364,8 @@ class SuccessiveHalving(Policy):
         return rung == 1 and self.more and self.standings.enough_at_rung_1()
 
     def _another(self, seconds: float, reason: str) -> Start | Promote | None:
-        """Another trial on its way to rung 0, if so many seconds pay for it: one that was cut short there, else a new
-        one."""
+        """Return a move for another trial to rung 0, if so many seconds pay for it: one that was cut short on its way
+        there, else a new one."""
         begun = next((trial for trial in self._cut_short if self._price(trial, 0) <= seconds), None)
         if begun is not None:
             return Promote(begun, 0, f"was cut short before rung 0; {reason}")

@@ -1,4 +1,4 @@
-"""Where configurations come from: a prior on what is promising, results through TPE, or uniform draws."""
+"""Suggestions of configurations: by a prior on what is promising, by results through TPE, or by uniform draws."""
 
 import itertools
 import math
@@ -18,54 +18,60 @@ from tune.search.outlook import Outlook, most_promising
 from tune.search_space import ASPECT, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
 
 ENOUGH_RESULTS = 20
-"""The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
+"""Fewest results at a rung for the sampler to learn from it: from fewer, five dimensions teach it noise. It learns from
+the highest such rung."""
 AS_PROMISING = 0.9
-"""Of the prior at its most promising, what its favourites have at least."""
+"""Least promise of the prior's favourites, as a share of the highest."""
 MOST_CONFIGS, DRAWS = 5_000, 1_000
-"""Of a space that is looked through whole for each suggestion; of a larger one so many are drawn."""
+"""Configurations of the largest space that is looked through whole for each suggestion; draws from a larger one."""
 FAVOURED, MODEL_DRAWS = 200, 32
-"""For one suggestion, of which what the trials tell takes one: trainings that the prior favours; draws of the model."""
+"""Candidates for one suggestion, of which one is taken by what the trials tell: trainings that the prior favours; draws
+of the TPE model."""
 WORST_LOSS = 1e3
-"""What a trial counts as that failed, where the others of its rung have no worse."""
+"""Loss that a failed trial counts as, where no other of its rung has a worse one."""
 
 SIZE_SPREAD = math.log(3)
 """Standard deviation of the prior on log size."""
 ASPECT_SPREAD = math.log(2)
-"""The same of the log of the aspect ratio: layers follow each other, so depth takes longer."""
+"""Standard deviation of the prior on the log of the aspect ratio: layers follow each other, so depth takes longer."""
 HEAD_WIDTH, FEWEST_HEADS = 64.0, 4
-"""Of a head, as GPT-2 has it, as long as there are so many heads: at equal seconds of a core more were worse in 112 of
-115 pairs of trials of searches of 20 minutes to 8 hours that were alike otherwise (docs/log.md, day 28)."""
+"""Width of a head, as in GPT-2, as long as that leaves so many heads: at equal seconds of a core more heads were worse
+in 112 of 115 pairs of trials of searches of 20 minutes to 8 hours that were alike otherwise (docs/log.md, day 28)."""
 HEAD_WIDTH_SPREAD = math.log(2)
-"""The same of log head width."""
+"""Standard deviation of the prior on the log of the head width."""
 DROPOUT_SPREAD = 0.022
-"""How much dropout a text is worth that is seen once; it grows with the square root of how often a text is seen."""
+"""Standard deviation of the prior on dropout for a text that is seen once; it grows with the square root of how often a
+text is seen."""
 TURNS = {"translation": 15.0, "nanogpt": 30.0}
-"""After so many epochs a model without dropout is past its best that has one weight in its layers for each token of the
-text, and with r weights after the cube root of r fewer; then MORE_DROPOUT is best, and as much more each time that the
-text is seen twice as often. nanogpt was better without after 7 epochs, level after 14, and better with it after an hour
-(docs/log.md, days 28, 32). Epochs are those that a recipe foretells, about one and a half times what a leader has."""
+"""Epochs after which a model without dropout is past its best that has one weight in its layers for each token of the
+text; with r weights for each it is earlier, by the cube root of r. MORE_DROPOUT is best there, and as much more each
+time that the text is seen twice as often. nanogpt was better without after 7 epochs, level after 14, and better with it
+after an hour (docs/log.md, days 28, 32). Epochs are those that a recipe expects, about one and a half times what a
+leader has."""
 MORE_DROPOUT = 0.1
 MOST_DROPOUT = {"nanogpt": 0.1}
-"""Of a family of which more was no better on a megabyte: d384 l4 ended lower without any after 28 epochs than d384 l6
-with .5 after 110. Of smaller texts as much more as the cube root of how much smaller they are: on 60 KB .2 and .3 won,
-on 100 to 250 KB none of .1 to .5 was better than none (docs/log.md, days 25, 27, 33, 34)."""
+"""Highest dropout that is favoured for a family, on a megabyte of text, where more was no better: d384 l4 ended lower
+without any after 28 epochs than d384 l6 with .5 after 110. On a smaller text it is higher by the cube root of how much
+smaller that is: on 60 KB .2 and .3 won, on 100 to 250 KB none of .1 to .5 was better than none (docs/log.md, days 25,
+27, 33, 34)."""
 SLOWER_PRECISION = 0.1
-"""Promise of a precision that is not the fastest."""
+"""Factor in the promise of a configuration whose precision is not the fastest."""
 RECIPE_SPREAD = math.log(4)
-"""The same of the log of what of the recipe varies: its own value was tuned, on other texts and devices."""
+"""Standard deviation of the prior on the log of what varies of the recipe, whose own value was tuned on other texts and
+devices."""
 BELOW_ALL = 16.0
-"""How many times below every other value 0 counts."""
+"""How many times below every other value 0 counts as being."""
 
 
 class Suggester:
-    """Configurations of one family, none twice.
+    """Source of the configurations of one family, none twice.
 
     search: "random": each that is left is equally likely; "prior": the default one, then the most promising of all;
-    "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
-    is known of it; outlook: what it is expected to have at its end, as soon as the trials tell; first: what earlier
-    studies found, in the place of the default one; asked: what is tried before all of that; alike: dimensions in which
-    trials are one training at first: of these one is promising as long as there are others, and it is the most
-    promising of them that stands for the default one.
+    "tpe": the same until there are enough results, then by these. prior: how promising a config is before anything is
+    known of it; outlook: what it is expected to have at its end, as soon as the trials tell; first: what earlier
+    studies found, tried in place of the default one; asked: what is tried before all of that; alike: dimensions that
+    change nothing at the start of a training: of configs that differ only in these one is suggested as long as there
+    are others, and in place of the default one the most promising that differs from it only so.
     """
 
     def __init__(
@@ -90,7 +96,7 @@ class Suggester:
         return len(self._given) < self._space.count
 
     def suggest(self, trial: str) -> Config:
-        """A config that was not tried yet; there must be one."""
+        """Return a config that was not tried yet; there must be one."""
         assert self.more, "every config was tried"
         asked = next((config for config in self._asked if _key(config) not in self._keys), None)
         uniform = self._search == "random"
@@ -99,12 +105,13 @@ class Suggester:
         return config
 
     def favour(self, trial: str) -> Favour:
-        """How promising it was before anything was known: all alike where draws are uniform."""
+        """Return how promising a trial was before anything was known: all alike where draws are uniform."""
         uniform = self._search == "random" or isinstance(self._space, OwnSpace)
         return NO_FAVOUR if uniform else self._prior(self._given[trial])
 
     def favourites(self) -> list[Config]:
-        """What the prior finds about as promising as it finds anything, with the recipe's own values of what varies."""
+        """Return the configs that the prior finds about as promising as any, with the recipe's own values of what
+        varies of it."""
         assert isinstance(self._space, Space), "of a loop there is no prior"
         own = {name: value for name, value in self._space.default().items() if name in FREED}
         kept = {name: values for name, values in self._space.vary.items() if name not in FREED}
@@ -114,7 +121,8 @@ class Suggester:
         return [config for config, promise in zip(configs, promises, strict=True) if promise >= least]
 
     def tried(self, trial: str, config: Config) -> None:
-        """A config is taken, now or by an earlier run of the study. UserError: it is in no space of the family."""
+        """Note that a config is taken, now or by an earlier run of the study. UserError: it is in no space of the
+        family."""
         if not self._whole_space.contains(config):
             raise UserError(f"config: {config!r} of {trial} is in no space of its family: do not trust that study")
         self._given[trial] = config
@@ -122,29 +130,31 @@ class Suggester:
         self._trainings.add(self._apart(config))
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
-        """The loss of a trial at a rung, with so much behind it; None: it failed there."""
+        """Learn the loss of a trial at a rung, and its progress there; None: it failed on the way there."""
         self._outlook.tell(trial, self._given[trial], progress)
         self._results.setdefault(rung, {})[trial] = loss
 
     def _drawn(self, draw: Callable[[random.Random], Config], rng: random.Random) -> Config:
-        """The first draw that was not given yet; where there is none, of all."""
+        """Return the first draw that was not given yet; where there is none, the first such config of the space."""
         every = itertools.chain((draw(rng) for _ in range(DRAWS)), self._space.configs())
         return next(config for config in every if _key(config) not in self._keys)
 
     def _promising(self) -> Config:
-        """The default one first, or what earlier studies found; then the most promising of those that are left."""
+        """Return the default config first, or what earlier studies found; then the most promising of those that are
+        left."""
         for config in self._first:
             if _key(config) not in self._keys:
                 return config
         rng = self._rng()
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
-        most = 1 if isinstance(self._space, OwnSpace) else FAVOURED  # of a loop nothing is known but its results
+        most = 1 if isinstance(self._space, OwnSpace) else FAVOURED  # nothing is known of a loop but its results
         if favoured := self._favoured(draws, most):
             return favoured[most_promising(favoured, self._prior, self._outlook)]
         return self._drawn(self._space.sample, rng)
 
     def _favoured(self, draws: Iterable[Config], most: int) -> list[Config]:
-        """The first so many that are valid and were not tried: one of each new training; without any, of all."""
+        """Return the first so many draws that are valid and were not tried: one for each new training; where no
+        training is new, any of them."""
         new, apart = list[Config](), dict[frozenset[tuple[str, Value]], Config]()
         for config in draws:
             if _key(config) in self._keys or not self._space.contains(config):
@@ -157,22 +167,24 @@ class Suggester:
         return [*apart.values()] or new[:most]
 
     def _apart(self, config: Config) -> frozenset[tuple[str, Value]]:
-        """What sets it apart from the first step on."""
+        """Return what sets a config apart from the first step on."""
         return _key({name: value for name, value in config.items() if name not in self._alike})
 
     def _best_of(self, config: Config) -> Config:
-        """Of those that are one training with it at first, the most promising; among equals it itself."""
+        """Return the most promising of the configs whose training is the same as this one's at first; among equals this
+        one."""
         others = [config | {name: value} for name in self._alike for value in self._space.dimensions.get(name, ())]
         there = [config, *(other for other in others if self._space.contains(other))]
         return max(there, key=lambda each: self._prior(each).promise)
 
     def _rng(self) -> random.Random:
-        """Of the suggestion to make now: it follows from the seed and how many were made before."""
+        """Return the random generator for the suggestion to make now, which follows from the seed and the number made
+        before."""
         return random.Random(f"{self._seed} {len(self._given)}")
 
     def _by_prior(self, rng: random.Random) -> Iterator[Config]:
-        """All of a small space, or many draws, those first that the prior favours; of a loop draws as they come, as
-        nothing is known of it."""
+        """Return all of a small space, or many draws, those first that the prior favours; for a loop draws in any
+        order, as nothing is known of it."""
         if isinstance(self._space, OwnSpace):
             return (self._space.sample(rng) for _ in range(FAVOURED))
         drawn = self._whole if self._space.count <= MOST_CONFIGS else self._told(map(self._space.sample, [rng] * DRAWS))
@@ -183,16 +195,17 @@ class Suggester:
         return self._told(self._space.configs())
 
     def _told(self, configs: Iterable[Config]) -> list[tuple[float, Config]]:
-        """What the prior says of each."""
+        """Return each config with its promise by the prior."""
         return [(self._prior(config).promise, config) for config in configs]
 
     def _by_results(self, rng: random.Random) -> Iterator[Config]:
-        """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them, and what runs."""
+        """Return draws of Optuna's sampler, which knows the results of the highest rung with enough of them, and what
+        runs."""
         study = self._study(rng.getrandbits(32))
         return (self._ask(study) for _ in range(MODEL_DRAWS))
 
     def _enough(self) -> list[int]:
-        """Rungs with enough results to learn from."""
+        """Return the rungs with enough results to learn from."""
         return [rung for rung, losses in self._results.items() if len(losses) >= ENOUGH_RESULTS]
 
     def _ask(self, study: optuna.Study) -> Config:
@@ -216,7 +229,7 @@ class Suggester:
         complete, running = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.RUNNING
 
         def add(config: Config, state: optuna.trial.TrialState, loss: float | None) -> None:
-            if not self._space.contains(config):  # what this processor trains no more
+            if not self._space.contains(config):  # it cannot be trained on this processor
                 return
             there = {name: each for name, each in distributions.items() if name in config}
             params = {name: config[name] for name in there}
@@ -233,7 +246,7 @@ class Suggester:
 
 
 def distribution(of: Dimension) -> optuna.distributions.BaseDistribution:
-    """Of a dimension, as Optuna has it."""
+    """Return a dimension as a distribution of Optuna's."""
     if of.values:
         return optuna.distributions.CategoricalDistribution(of.values)
     if of.whole:
@@ -242,21 +255,21 @@ def distribution(of: Dimension) -> optuna.distributions.BaseDistribution:
 
 
 def first_search(search: str) -> str:
-    """How a search suggests configurations until it has results."""
+    """Return how a search suggests configurations until it has results."""
     return "prior" if search == "tpe" else search
 
 
 def prior(
     default: Config, *, family: str, weights: float, tokens: float, text_tokens: float, begins: float = 0.0
 ) -> Callable[[Config], Favour]:
-    """How promising a config is before anything is known.
+    """Return a function that tells how promising a config is before anything is known.
 
-    weights, tokens: as Recipe has them, of a text of `text_tokens`; begins: the tokens from which on there is dropout.
+    weights, tokens: as in Recipe, for a text of `text_tokens`; begins: the tokens from which on there is dropout.
 
-    Its size: how near its layers are to so many weights. Its aspect ratio. Its head width: heads narrower than
-    HEAD_WIDTH take time. Its dropout, which helps where the text is seen many times, and costs where it is not. Its
-    precision: where rungs are equal in device-seconds, a slow one has fewer steps. What varies of the recipe,
-    whose own value is in the `default` config. Of a family of a user's own nothing is known.
+    It judges size: how near its layers are to so many weights; aspect ratio; head width: heads narrower than HEAD_WIDTH
+    take time; dropout, which helps where the text is seen many times, and costs where it is not; precision: where rungs
+    are equal in device-seconds, a slow one has fewer steps; and what varies of the recipe, whose own value is in the
+    `default` config. Of a user's own family nothing is known.
     """
     if family not in PER_LAYER:
         return lambda config: NO_FAVOUR
@@ -266,7 +279,7 @@ def prior(
 
     def dropout_at_best(config: Config) -> float:
         own = layer_weights(family, config)
-        epochs = life_share(family) * tokens / text_tokens * math.sqrt(weights / own)  # as a step's seconds grow, about
+        epochs = life_share(family) * tokens / text_tokens * math.sqrt(weights / own)  # about as a step's seconds grow
         turns = TURNS[family] / (own / text_tokens) ** (1 / 3)
         return min(most_dropout, max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))))
 
@@ -287,7 +300,7 @@ def prior(
 
 
 def prior_of(recipe: Recipe, default: Config, family: str, text_tokens: float) -> Callable[[Config], Favour]:
-    """That of a search by this recipe."""
+    """Return the prior of a search by this recipe."""
     return prior(
         default, family=family, weights=recipe.weights, tokens=recipe.tokens, text_tokens=text_tokens,
         begins=recipe.dropout_after * text_tokens,
@@ -295,7 +308,7 @@ def prior_of(recipe: Recipe, default: Config, family: str, text_tokens: float) -
 
 
 def _apart(value: float, own: float) -> float:
-    """How far by the logarithm; none at all is below all others."""
+    """Return the log of the ratio of a value to the recipe's own; where one of them is 0, that of BELOW_ALL."""
     if value == own:
         return 0.0
     return math.log(value / own) if min(value, own) > 0 else math.log(BELOW_ALL)
