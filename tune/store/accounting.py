@@ -1,13 +1,13 @@
-"""Accounting: the account of a study's cap, the leases by which it is used, and the movements of device-seconds while
-a study runs, in the ledger and in the journal at once.
+"""Accounting: the account of a study's cap, the leases by which it is used, and the movements of device-seconds while a
+study runs, in the ledger and in the journal at once.
 
 A slot is charged from the moment it is opened until it is handed back, whatever happens on it. What runs on a slot runs
-on a lease: time that was reserved before it began, and with it a grace in which whoever works there ends himself. So
-the cap holds by construction: the ledger never lets the ends of all leases, graces included, add up to more than the
-cap.
+on a lease: time that was reserved before it began, and with it a grace in which the process that works there ends
+itself. So the cap holds by construction: the ledger never lets the ends of all leases, graces included, add up to more
+than the cap.
 
-Leases and what is charged to them are told in seconds of their slot, of which one is 1 / k of a device-second where k
-slots share a device, and n where a slot is n CPU cores; the journal has them in device-seconds.
+Leases and what is charged to them are counted in seconds of their slot, of which one is 1 / k of a device-second where
+k slots share a device, and n where a slot is n CPU cores; the journal has them in device-seconds.
 
 What is reserved is written down before it is used. A slot is open while a process holds it; on it one lease follows
 another, and what lies between them is idle time, charged like the rest. A hold is several slots for one trial.
@@ -33,19 +33,20 @@ DECODING = "decoding"
 """The purpose of a lease on which the driver itself lets a winner translate and write."""
 Key = TypeVar("Key")
 UNIT = 2**60
-"""So many in a second: each float above 4 ms is a whole number of them, so that sums are exact, in whatever order."""
+"""Units in a second, in which seconds are summed: each float above 4 ms is a whole number of them, so that sums are
+exact in whatever order."""
 
 
 class Exact(dict[Key, float]):
-    """Moments or seconds by key, and the sum of those that there are, to the last digit, whatever came and went.
+    """Moments or seconds by key, and their sum, exact to the last digit whatever was added and removed.
 
-    They come and go by item alone: `exact[key] = seconds`, `del exact[key]`.
+    It must be changed by item alone: `exact[key] = seconds`, `del exact[key]`.
     """
 
     _units = 0
 
     def beyond(self, moment: float) -> int:
-        """The sum of what each is beyond a moment, of which `UNIT` make a second."""
+        """Return the sum of what each is beyond a moment, of which `UNIT` make a second."""
         return self._units - len(self) * int(moment * UNIT)
 
     def __setitem__(self, key: Key, seconds: float) -> None:
@@ -58,10 +59,10 @@ class Exact(dict[Key, float]):
 
 
 class Ledger:
-    """The account of one cap. `clock` gives the study's seconds; `spent_before` is what earlier runs of it spent.
+    """The account of one cap. clock: gives the study's seconds; spent_before: what earlier runs of it spent.
 
-    share: the device-seconds in a second of a slot. Of a slot it is known when it was opened and closed, and until when
-    it is on a lease, nothing else: what is spent, reserved and left follows from the sums of these, however many slots.
+    share: the device-seconds in a second of a slot. Of a slot only these are known: when it was opened and closed, and
+    until when it is on a lease. What is spent, reserved and left follows from their sums, however many slots there are.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Ledger:
         self._before = spent_before
         self._opened, self._closed, self._until = Exact[int](), Exact[int](), Exact[int]()
         self._leases: list[tuple[float, int]] = []
-        """Those in use, by their ends: (until, slot)."""
+        """Leases in use, by their ends: (until, slot)."""
 
     @property
     def spent(self) -> float:
@@ -100,7 +101,7 @@ class Ledger:
 
     @property
     def first_end(self) -> float:
-        """When the first of the leases in use ends, by the study's clock; inf: there is none."""
+        """The study's clock at the end of the first of the leases in use; inf: there is none."""
         return self._leases[0][0] if self._leases else math.inf
 
     @property
@@ -109,13 +110,13 @@ class Ledger:
         return self.left / self.share
 
     def can_wait(self, seconds: float) -> bool:
-        """Whether what is left pays for so many seconds of each slot that is on no lease, or past its end."""
+        """Whether what is left pays for so many seconds of each slot that is on no lease, or past its lease's end."""
         in_use = len(self._leases) - bisect_right(self._leases, (self._clock(), math.inf))
         waiting = len(self._opened) - len(self._closed) - in_use
         return waiting <= 0 or waiting * seconds <= self.room
 
     def affordable(self, slot: int | None, slots: int = 1) -> float:
-        """The longest lease that could be reserved now on `slot`, or on each of so many new ones (None)."""
+        """Return the longest lease that could be reserved now on `slot`, or on each of so many new ones (None)."""
         return self.room if slot is not None else self.room / slots - GRACE_SECONDS
 
     def open(self, slot: int) -> None:
@@ -136,7 +137,7 @@ class Ledger:
         insort(self._leases, (self._until[slot], slot))
 
     def release(self, slot: int) -> None:
-        """The lease on `slot` is over, if it had one; what it did not use is free again."""
+        """End the lease on `slot`, if it has one; what that did not use is free again."""
         if slot in self._until:
             del self._leases[bisect_left(self._leases, (self._until[slot], slot))]
             del self._until[slot]
@@ -144,7 +145,7 @@ class Ledger:
     def hand_back(self, slot: int, at: float | None = None) -> float:
         """End the charging of `slot` for good, as of `at` (None: now); returns the seconds it was held.
 
-        Told again, only the last word counts.
+        If it is called again, only the last call counts.
         """
         self.release(slot)
         self._closed[slot] = self._clock() if at is None else at
@@ -155,8 +156,8 @@ class Ledger:
 class Assignment:
     """What a slot is to do next: a trial and its lease, reserved already.
 
-    rung: None for the last segment; seconds: device-seconds from `opened` (the study's clock) on; steps and
-    training_seconds: as in model.training.train.Segment, and so micro_batches.
+    rung: None for the last segment; seconds: of the slot, from `opened` (the study's clock) on; steps,
+    training_seconds, micro_batches: as in model.training.time_budget.Segment.
     """
 
     trial: str
@@ -175,9 +176,10 @@ class Assignment:
 
 @dataclass(kw_only=True)
 class Running:
-    """A lease in use: into how many parts batches are cut on it, how many slots were there when it was opened, what it
-    was charged so far, by what; since when its worker is gone, where the driver slept and came too late; whether
-    the deadline made it shorter than its segment may need; silent: whether it is of a loop that had never reported."""
+    """A lease in use. micro_batches: into how many parts batches are cut on it; there: how many slots there were when
+    it was opened; charged: seconds of the slot so far, by what they were used for; gone: since when its worker is gone,
+    None where it is not; hurried: whether the deadline made it shorter than its segment may need; silent: whether it is
+    of a loop that had never reported."""
 
     assignment: Assignment
     fresh_slot: bool
@@ -191,9 +193,9 @@ class Running:
 
 
 class Accounting:
-    """Slots, leases and charges of one study.
+    """The slots, leases and charges of one study.
 
-    peak_flops: of a device by precision, as its first trial of this run measured it.
+    peak_flops: FLOP/s of a device by precision, as the first trial of each in this run measured it.
     """
 
     def __init__(self, journal: Journal, ledger: Ledger, clock: Callable[[], float]) -> None:
@@ -204,7 +206,7 @@ class Accounting:
 
     @property
     def idle_slots(self) -> int:
-        """Slots held, with nothing to do."""
+        """Number of slots held, with nothing to do."""
         return len(self._idle_since)
 
     @property
@@ -250,15 +252,14 @@ class Accounting:
         return slot
 
     def charge(self, run: Running, seconds: Mapping[str, float]) -> None:
-        """What a running trial used, by what it used it for."""
+        """Charge what a running trial used, by what it used it for."""
         for what, amount in seconds.items():
             charged = self._write_charge(run.assignment.slot, what, amount, run.assignment)
             run.charged[what] = run.charged.get(what, 0.0) + charged / self.ledger.share
 
     def report(self, run: Running, report: Report) -> Report:
-        """Write a trial's report down. Returns it as the journal has it: with the rung that it completes, the share of
-        the one peak that all of its precision have, and its checkpoint's place in the study's folder.
-        """
+        """Write a trial's report down. Returns it as the journal has it: with the rung that it completes, its MFU by
+        the one peak that counts for all of its precision, and its checkpoint's path in the study's folder."""
         to, completes = run.assignment, report.ended == "rung" and report.valid is not None
         written = report.checkpoint and str(Path(report.checkpoint).relative_to(self.journal.folder))
         report = replace(report, rung=to.rung if completes else None, checkpoint=written)
@@ -271,21 +272,22 @@ class Accounting:
         return report
 
     def _peak(self, precision: str, measured: float) -> float:
-        """The first peak that was measured of a precision, which counts for all."""
+        """Return the first peak that was measured of a precision, which counts for all."""
         if precision not in self.peak_flops:
             self.peak_flops[precision] = measured
             self.journal.note(peak_flops=self.peak_flops)
         return self.peak_flops[precision]
 
     def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
-        """What a trial took of memory at most, with its batches cut into so many parts; measured None: it ran out."""
+        """Write down the most memory that a trial took, with its batches cut into so many parts; measured None: it ran
+        out."""
         taken = {"micro_batches": micro_batches, "predicted": round(predicted), "measured": measured}
         self.journal.insert("memory", {"at": self.clock(), "trial": to.trial, "lease": to.lease, **taken})
 
     def close_lease(self, run: Running, rest: str) -> float:
         """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
 
-        Where its worker is gone it ended then. Returns the device-seconds of the lease.
+        If its worker is gone, the lease ended when that went. Returns the device-seconds of the lease.
         """
         assignment, now = run.assignment, self.clock() if run.gone is None else run.gone
         seconds = now - assignment.opened
@@ -297,13 +299,13 @@ class Accounting:
         return charged
 
     def last_sign(self, run: Running) -> Beat | None:
-        """The last sign of life that a worker gave on this lease."""
+        """Return the last sign of life that a worker gave on this lease; None: it gave none."""
         last = last_beat(self.journal.folder, run.assignment.trial)
         return last if last is not None and last.lease == run.assignment.lease else None
 
     def note_gone(self, run: Running, at: float, since: float = -math.inf) -> None:
-        """The worker of a lease is gone since then, or since its grace was over, after its lease and the driver's last
-        sign of life (`since`): its slot is charged no longer."""
+        """Note that the worker of a lease is gone since `at`, or, if that is sooner, since the grace was over that
+        followed its lease and the driver's last sign of life (`since`): its slot is charged no longer."""
         to = run.assignment
         over = max(to.opened + to.seconds, since) + GRACE_SECONDS
         run.gone = max(to.opened + sum(run.charged.values()), min(at, over))
@@ -318,7 +320,8 @@ class Accounting:
         self.journal.update("slots", slot, {"closed": closed})
 
     def hand_back_slept(self, since: float) -> None:
-        """Close an idle slot whose worker waited for the driver, silent `since` then, no longer than its grace."""
+        """Close an idle slot whose worker waited for a driver that was silent from `since` on: it is charged for its
+        grace at most."""
         slot, idle_since = next(iter(self._idle_since.items()))
         self.hand_back(slot, min(self.clock(), max(since, idle_since) + GRACE_SECONDS))
 
@@ -326,7 +329,7 @@ class Accounting:
         self._write_charge(slot, "idle", at - self._idle_since.pop(slot))
 
     def _write_charge(self, slot: int, what: str, seconds: float, to: Assignment | None = None) -> float:
-        """Returns the device-seconds that were written down."""
+        """Write down a charge. Returns its device-seconds."""
         charged = seconds * self.ledger.share
         row: dict[str, Value] = {"at": self.clock(), "slot": slot, "what": what, "seconds": charged}
         self.journal.insert("charges", row | ({"trial": to.trial, "lease": to.lease} if to else {}))
@@ -334,13 +337,13 @@ class Accounting:
 
 
 OPENING_SECONDS = 0.1
-"""What the account may move between the question what can be afforded and the last reservation."""
+"""Seconds that the account may move by between asking what can be afforded and the last reservation."""
 
 
 class Hold:
-    """New slots on leases of equal length, from now until the `with` ends; each is charged what the others are.
+    """New slots on leases of equal length, from now until the `with` block ends; all are charged alike.
 
-    trial: whose the next charges are; None: no trial's.
+    trial: to which the next charges go; None: to none.
     """
 
     def __init__(self, accounting: Accounting, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
@@ -371,12 +374,12 @@ class Hold:
 
     @property
     def moment(self) -> dict[str, float | str]:
-        """When the leases end, by the study's clock and by the monotonic one of this machine since its start."""
+        """When the leases end, by the study's clock and by the monotonic clock of this machine's boot."""
         return {"opened": self._ends, "boot": boot(), "monotonic": time.monotonic() + self.left}
 
     def charge(self, what: str) -> None:
-        """The seconds since the last charge went to this, on each slot; none after the grace, in which all that works
-        on them has ended itself, however late the driver comes."""
+        """Charge the seconds since the last charge as `what`, on each slot; none after the grace, in which all that
+        works on them has ended itself, however late the driver comes."""
         now = min(self._accounting.clock(), self._ends + GRACE_SECONDS)
         seconds = (now - self._charged) * self._accounting.ledger.share
         for slot, lease in self._leases.items():
@@ -388,7 +391,7 @@ class Hold:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """What was not charged yet is lost where an error ends it, else idle; the slots are handed back."""
+        """Charge the rest as lost where an error ended the block, else as idle, and hand the slots back."""
         with self._accounting.journal.transaction():
             self.charge("idle" if kind is None else "lost")
             charged = (self._charged - self._opened) * self._accounting.ledger.share
@@ -399,5 +402,5 @@ class Hold:
 
 
 def affordable(accounting: Accounting, devices: int) -> float:
-    """The longest lease that could be reserved on each of so many new slots at once."""
+    """Return the longest lease that could be reserved on each of so many new slots at once."""
     return accounting.ledger.affordable(None, devices) - OPENING_SECONDS

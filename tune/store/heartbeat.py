@@ -1,4 +1,4 @@
-"""Signs of life of the driver and of trials: until when each used what it holds, for when nobody is there to tell."""
+"""Signs of life of the driver and of trials: after a kill they tell until when each used what it held."""
 
 import contextlib
 import functools
@@ -18,23 +18,23 @@ from tune.machine import stat_of, write_whole
 FOLDER = "heartbeats"
 DRIVER = "driver"
 BEAT_SECONDS = 0.5
-"""Between two signs of life: no charge after a kill is off by more than about this."""
+"""Seconds between two signs of life: no charge after a kill is off by more than about this."""
 
 GRACE_SECONDS = 0.8
-"""Kept aside for each open slot beyond its lease: for the last report, and until its worker has ended itself where
-nobody answers; as much for one without a lease."""
+"""Seconds that are kept for each open slot beyond its lease: for the last report, and until its worker has ended itself
+where nobody answers; as many for a worker without a lease."""
 
 SILENCE_SECONDS = 10.0
-"""A driver on another machine that gave no sign of life for so long is gone."""
+"""Seconds without a sign of life after which a driver on another machine is gone."""
 WORKING, IDLE = "working", "idle"
-"""What a worker did when it ended itself: the first is a trial that hangs, the second waited for its driver."""
+"""What a worker was doing when it ended itself: the first is a trial that hangs, the second waited for its driver."""
 LOOK_SECONDS = 1.0
-"""Between two looks at its signs of life, which may lie on a network disk."""
+"""Seconds between two looks at a driver's signs of life, which may lie on a network disk."""
 
 
 class Heart(threading.Thread):
-    """Calls `beat` twice a second, or so many seconds later as it says where that is sooner, whatever else the process
-    does. A disk that is full does not stop it."""
+    """A thread that calls `beat` twice a second, or after the seconds that it returned where these are fewer, whatever
+    else the process does. A full disk does not stop it."""
 
     def __init__(self, beat: Callable[[], float | None]) -> None:
         super().__init__(daemon=True, name="heart")
@@ -42,7 +42,7 @@ class Heart(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Call `beat` until `stop`."""
         while True:
             soon = None
             with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ class Heart(threading.Thread):
                 return
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop calling `beat`, and wait for the thread to end."""
         self._stopped.set()
         self.join()
 
@@ -59,8 +59,9 @@ class Heart(threading.Thread):
 class Pulse:
     """The driver's own signs of life, on the study's clock: what it holds is held until the last of them.
 
-    Where none comes for the grace, because it was stopped or its disk was, workers without a lease end themselves; and
-    where it is busy and nothing pays for these any more, for so many seconds (`pays`), it only says so, as of the last.
+    Where none comes for the grace, because the driver was stopped or its disk was, workers without a lease end
+    themselves. pays(seconds): whether what is left pays for these workers for so long. Where the driver is busy and it
+    does not, a sign says only that the driver lives: what it holds is held until the sign before.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Pulse:
         self._silences: list[float] = []
 
     def beat(self) -> float:
-        """One more; seconds to the next, so that a late one or two are no silence."""
+        """Give one more sign. Returns the seconds to the next, few enough that a late one or two are no silence."""
         now, soon = self._clock(), GRACE_SECONDS / 3
         if not self._pays(soon):
             beat(self._folder, DRIVER, 0, self._last, said=now)
@@ -85,7 +86,8 @@ class Pulse:
         return soon
 
     def silence(self) -> float | None:
-        """Since when there was none for longer than the grace; None where that did not happen since this was asked."""
+        """Return since when there was none for longer than the grace; None where that did not happen since the last
+        call."""
         with self._lock:
             now = self._clock()
             if now - self._last > GRACE_SECONDS:
@@ -100,7 +102,7 @@ class Pulse:
 def beating(
     folder: Path, clock: Callable[[], float], pays: Callable[[float], bool] = lambda seconds: True
 ) -> Iterator[Pulse]:
-    """The driver's pulse, as long as it lasts."""
+    """Keep up the driver's pulse while the `with` block lasts."""
     pulse = Pulse(folder, clock, pays)
     heart = Heart(pulse.beat)
     heart.start()
@@ -112,7 +114,8 @@ def beating(
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """A sign of life: of which process, on which lease until when, on the study's clock; said, ended: as in `beat`."""
+    """A sign of life: of which process, and until when it used which lease, on the study's clock; said, ended: as in
+    `beat`."""
 
     lease: int
     at: float
@@ -128,8 +131,8 @@ def beat(
 ) -> None:
     """Write down that a trial used its lease until `at`, on the study's clock, or the driver what it holds.
 
-    ended: that it is the last sign of life of a worker that ends itself, WORKING or IDLE; said: when that is, where a
-    driver lives that nothing pays any more for workers without a lease.
+    ended: WORKING or IDLE in the last sign of life of a worker that ends itself; said: when the sign is given (None: at
+    `at`), where a driver lives that nothing pays any more for workers without a lease.
     """
     here = {"pid": os.getpid(), "started": started(os.getpid()), "boot": boot()}
     sign = {"lease": lease, "at": at, "said": at if said is None else said, "ended": ended}
@@ -137,19 +140,19 @@ def beat(
 
 
 def end_within(seconds: float) -> None:
-    """The system ends this process so many seconds from now, or at once, whatever it does then: where it holds Python's
-    lock too, and no thread of ours runs. Not where it is in the kernel for good. Until this is called again, or for
-    good by `live_on`."""
+    """Have the system end this process so many seconds from now, or at once, whatever it does then, even where it holds
+    Python's lock and no thread of ours runs; but not where it never returns from the kernel. The next call replaces
+    this one, and `live_on` cancels it."""
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
 
 
 def live_on() -> None:
-    """This process ends when it likes."""
+    """Cancel `end_within`: this process ends when it likes."""
     signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def last_beat(folder: Path, name: str) -> Beat | None:
-    """The last sign of life of a trial, or of the driver; None where there is none that can be read."""
+    """Return the last sign of life of a trial, or of the driver; None where there is none that can be read."""
     try:
         found = json.loads((folder / FOLDER / name).read_text())
         whole = {key: int(found[key]) for key in ("lease", "pid", "started")}
@@ -161,7 +164,8 @@ def last_beat(folder: Path, name: str) -> Beat | None:
 
 
 def started(pid: int) -> int | None:
-    """When a process of this machine was started, in clock ticks since boot; None where there is none that lives."""
+    """Return when a process of this machine was started, in clock ticks since boot; None where there is none that
+    lives."""
     fields = stat_of(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
@@ -178,7 +182,7 @@ def still_there(found: Beat) -> bool:
 
 @functools.cache
 def boot() -> str:
-    """This machine since its start: where it is the same, so are processes and the monotonic clock."""
+    """Return the id of this machine's boot: where it is the same, so are processes and the monotonic clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -186,9 +190,9 @@ this_boot = boot
 
 
 def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
-    """When a lease was opened, on this machine's monotonic clock.
+    """Return when a lease was opened, on this machine's monotonic clock.
 
-    Of another machine's clocks none is ours: there the driver's last sign of life tells the study's own time.
+    If another machine opened it, whose clock means nothing here, the driver's last sign of life tells the study's time.
     """
     if boot == this_boot():
         return monotonic
@@ -198,7 +202,7 @@ def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """The process that runs a search: its machine since that one's start, its id, and when it was started in ticks."""
+    """The process that runs a search: the boot of its machine, its id, and when it was started, in clock ticks."""
 
     boot: str
     pid: int
@@ -206,12 +210,12 @@ class Driver:
 
     @classmethod
     def here(cls) -> "Driver":
-        """This process."""
+        """Return this process."""
         return cls(boot=boot(), pid=os.getpid(), started=started(os.getpid()))
 
 
 class DriverWatch:
-    """Whether a driver lives: seen on its own machine, elsewhere by its signs of life in the study's folder."""
+    """Tells whether a driver lives: seen on its own machine, elsewhere by its signs of life in the study's folder."""
 
     def __init__(self, driver: Driver, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._folder, self._clock = driver, folder, clock
@@ -220,7 +224,7 @@ class DriverWatch:
         self._replaced = False
 
     def alive(self) -> bool:
-        """Without it no trial goes on."""
+        """Whether it lives: without it no trial goes on."""
         if self._driver.boot == boot():
             return started(self._driver.pid) == self._driver.started
         if self._clock() - self._looked >= LOOK_SECONDS:

@@ -1,4 +1,4 @@
-"""The journal: one SQLite file a study, written by the driver alone, and the only thing that analysis reads.
+"""The journal: one SQLite file for each study, written by the driver alone, and the only thing that analysis reads.
 
 Everything a study knows is here: what was asked, every trial, lease, report, charge and decision. The state of the
 ladder and of the ledger is a function of it, so that a killed study goes on where it stopped.
@@ -38,11 +38,11 @@ FILE = "journal.db"
 LOCK = "journal.lock"
 STUDY = "study.json"
 ENERGY = "energy_joules"
-"""The fact of what the machine took meanwhile, where its counters can be read."""
+"""The fact that holds the energy which the machine took meanwhile, where its counters can be read."""
 CAP = "cap"
-"""The reason that the fact `ended` gives for an end that nobody asked for."""
+"""The reason that the fact `ended` gives where a search came to its own end."""
 Fact = Value | Sequence["Fact"] | Mapping[str, "Fact"]
-"""Of a study, as JSON has it."""
+"""A fact of a study, JSON-able."""
 
 SCHEMA = """
 CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -108,20 +108,21 @@ UPGRADES = (
         )
     ),
 )
-"""What came to the schema since, in order."""
+"""Additions to the schema since, in order."""
 STEPS = (SCHEMA, *UPGRADES)
 TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
 LAST_BEFORE = "bbf7e48"
-"""The last commit that goes on with studies whose journals had fewer of these."""
+"""The last commit of the project that goes on with studies whose journals had fewer of these steps."""
 
 FACTS = "SELECT key, value FROM study"
 SHARE = "IIF(share > 0, share, 1)"
-"""Of a slot, the device-seconds in a second of it; all of one before GPUs were shared."""
+"""SQL for the device-seconds in a second of a slot; 1 in journals from before GPUs were shared."""
 
 NOW = "(strftime('%s', 'now') + 86400 - IFNULL((SELECT value + 0 FROM study WHERE key = 'created'), 0))"
-"""The study's clock is not past this: the time since it was created, and a day, as the system's clock can be set."""
+"""SQL for a moment that the study's clock is not past: the time since it was created, and a day, as the system's clock
+can be set."""
 OF_SLOT = f"MAX(1, IFNULL((SELECT {SHARE} FROM slots WHERE slots.slot = {{}}.slot), 1))"
-"""Device-seconds in a second of the slot of a row of a table, at least 1."""
+"""SQL for the device-seconds in a second of the slot of a row of a table, at least 1."""
 SENSE = {
     "slots": f"""
         opened BETWEEN 0 AND {NOW} AND IFNULL(closed BETWEEN opened AND {NOW}, 1)
@@ -141,26 +142,26 @@ SENSE = {
         AND (rung IS NULL AND NOT final OR ABS(valid_loss) < 1e300)""",
     "decisions": f"at BETWEEN 0 AND {NOW}",
 }
-"""What is true of each row: times are finite, in order and not to come, and to a second no more is charged to a slot
-than it was held. What was not measured is NULL."""
+"""SQL for what is true of each row of a table: times are finite, in order and not in the future, and to a second no
+more is charged to a slot than it was held. What was not measured is NULL."""
 
 
 def named(fact: Fact) -> Mapping[str, Fact]:
-    """What a fact has by name; nothing where there is none. TypeError: it has no names."""
+    """Return a fact that is a mapping, or an empty one where there is none. TypeError: it is no mapping."""
     if not isinstance(fact, Mapping | None):
         raise TypeError(f"{fact!r} has no names")
     return fact or {}
 
 
 def facts_in(rows: Iterable[Iterable[str]]) -> dict[str, Fact]:
-    """The facts of a study, of the rows of FACTS."""
+    """Return the facts of a study from the rows of FACTS."""
     return {key: json.loads(value) for key, value in rows}
 
 
 def study_facts(folder: Path) -> Mapping[str, Fact]:
-    """What a study is, of its study.json, or of its journal where that file is gone or damaged.
+    """Return the facts of a study from its study.json, or from its journal where that file is gone or damaged.
 
-    OSError, ValueError, RecursionError: neither tells.
+    OSError, ValueError, RecursionError: neither can be read.
     """
     try:
         facts = json.loads((folder / STUDY).read_text(encoding="utf-8"))
@@ -175,10 +176,10 @@ def study_facts(folder: Path) -> Mapping[str, Fact]:
 
 
 def connect(folder: Path, *, briefly: bool = False) -> sqlite3.Connection:
-    """A read-only connection to a study's journal, also while the study runs, and in a folder that is read-only.
+    """Return a read-only connection to a study's journal, also while the study runs, and in a folder that is read-only.
 
-    briefly: no run begins meanwhile, and SQLite leaves no files of its own beside one that is closed.
-    Raises UserError where `folder` holds no journal.
+    briefly: no run begins meanwhile, so that SQLite need not leave files of its own beside a journal that is closed.
+    UserError: `folder` holds no journal.
     """
     path = Path(folder) / FILE
     if not path.is_file():
@@ -193,8 +194,8 @@ def connect(folder: Path, *, briefly: bool = False) -> sqlite3.Connection:
 
 
 def _with_columns_of_now(connection: sqlite3.Connection) -> None:
-    """Of a journal that an earlier version wrote, what its tables lack is read as NULL."""
-    with suppress(sqlite3.Error):  # who reads a damaged one, says so
+    """Have the columns that the tables of an earlier version's journal lack read as NULL."""
+    with suppress(sqlite3.Error):  # whoever reads a damaged one says so
         for table, ours in _columns_of_now().items():
             theirs = _columns(connection, table)
             if theirs and (lacking := [column for column in ours if column not in theirs]):
@@ -204,7 +205,7 @@ def _with_columns_of_now(connection: sqlite3.Connection) -> None:
 
 @cache
 def _columns_of_now() -> dict[str, list[str]]:
-    """Of each table as this version writes it."""
+    """Return the columns of each table as this version writes it."""
     with closing(sqlite3.connect(":memory:")) as now:
         now.executescript(";".join(STEPS))
         tables = now.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
@@ -213,7 +214,7 @@ def _columns_of_now() -> dict[str, list[str]]:
 
 @cache
 def _schemas() -> list[list[tuple[str, ...]]]:
-    """What TABLES finds after none, one, two and so on of the steps."""
+    """Return what TABLES finds after none, one, two and so on of the steps."""
     with closing(sqlite3.connect(":memory:")) as ours:
         found = [ours.execute(TABLES).fetchall()]
         for step in STEPS:
@@ -223,7 +224,7 @@ def _schemas() -> list[list[tuple[str, ...]]]:
 
 
 def _kinds(column: str) -> str:
-    """Of the values that a column of ours may have, by its type."""
+    """Return the kinds of values that a column of this type may have, as SQL."""
     return "'text', 'null'" if column == "TEXT" else "'integer', 'real', 'null'"
 
 
@@ -232,7 +233,8 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def _locked(folder: Path) -> int:
-    """The lock on a study's folder, until it is closed. UserError: another run has it, or the folder is read-only."""
+    """Lock a study's folder until the returned file descriptor is closed. UserError: another run holds the lock, or the
+    folder is read-only."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,15 +247,14 @@ def _locked(folder: Path) -> int:
 
 
 class Journal:
-    """The driver's hold on a study's journal: the one writer. `watch` has what reading and writing took; `on_disk`:
-    there is something that --resume could read.
-    """
+    """The driver's access to a study's journal, as its one writer. watch: the time that reading and writing took;
+    on_disk: whether there is something that --resume could read."""
 
     def __init__(self, folder: Path | None, *, new: bool) -> None:
-        """Create the journal of a `new` study in `folder` (None: in memory), or open the one there; one that was killed
-        before it had its tables gets them, where the study had no trial yet.
+        """Create the journal of a `new` study in `folder` (None: in memory), or open the one there; if the run was
+        killed before the journal had its tables, they are made now, where the study had no trial yet.
 
-        Raises UserError where another run holds it, it cannot be written, or is none of ours.
+        UserError: another run holds it, it cannot be written, or is none of ours.
         """
         self.folder, self.watch, self.on_disk = folder or Path(), Stopwatch(), folder is not None
         with ExitStack() as held:
@@ -275,9 +276,10 @@ class Journal:
 
     @classmethod
     def copied(cls, folder: Path) -> Self:
-        """In memory, what the journal of a study has just now, whoever writes it: the study is only read.
+        """Return a copy in memory of what the journal of a study has just now, whoever writes it: the study is only
+        read.
 
-        Raises UserError where it is damaged, or none of ours.
+        UserError: it is damaged, or none of ours.
         """
         journal = cls(None, new=True)
         journal.folder = folder
@@ -291,8 +293,8 @@ class Journal:
         return journal
 
     def _check_version(self) -> int:
-        """How many of the steps it has. UserError: it is of an earlier version, has tables, views, triggers or values
-        of others, or is damaged."""
+        """Return how many of the steps it has. UserError: it is of an earlier version, has tables, views, triggers or
+        values that are not ours, or is damaged."""
         version: int | None = None
         try:
             there = [tuple(row) for row in self.rows(TABLES)]
@@ -315,7 +317,7 @@ class Journal:
         return version
 
     def _has_our_types(self) -> bool:
-        """SQLite itself takes any value in any column."""
+        """Whether all values are of their column's type: SQLite itself takes any value in any column."""
         for table in [row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]:
             others = " OR ".join(
                 f"typeof({column['name']}) NOT IN ({_kinds(column['type'])})"
@@ -327,7 +329,7 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of what is written inside, or nothing; a transaction inside another is part of it."""
+        """Write all of what is written inside, or nothing; a transaction inside another is part of it."""
         if self._db.in_transaction:
             yield
             return
@@ -341,7 +343,7 @@ class Journal:
         self._execute("COMMIT")
 
     def _check_sense(self) -> None:
-        """UserError: a row says what cannot be."""
+        """Check each row by SENSE. UserError: a row says something impossible."""
         for table, sense in SENSE.items():
             query = f"SELECT {table.removesuffix('s')} AS number FROM {table} WHERE NOT ({sense}) LIMIT 1"
             for row in self.rows(query):
@@ -356,7 +358,8 @@ class Journal:
         return int(cursor.lastrowid or 0)
 
     def update(self, table: str, key: Value, values: Row) -> None:
-        """Change the row of `table` whose primary key is `key`; the key's column bears the table's name less its s."""
+        """Change the row of `table` whose primary key is `key`; the key's column is named as the table is, without its
+        s."""
         assignments = ", ".join(f"{column} = ?" for column in values)
         key_column = table.removesuffix("s")
         self._execute(f"UPDATE {table} SET {assignments} WHERE {key_column} = ?", *values.values(), key)
@@ -368,11 +371,11 @@ class Journal:
             self._db.executemany("INSERT OR REPLACE INTO study (key, value) VALUES (?, ?)", rows)
 
     def facts(self) -> dict[str, Fact]:
-        """The facts of the study."""
+        """Return the facts of the study."""
         return facts_in(self.rows(FACTS))
 
     def rows(self, query: str, *values: Value) -> list[sqlite3.Row]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         with self.watch:
             return self._db.execute(query, values).fetchall()
 
@@ -381,7 +384,7 @@ class Journal:
             return self._db.execute(statement, values)
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file, where the disk takes that, and let go of it."""
+        """Fold the write-ahead log into the file, where the disk takes that, close it and release the lock."""
         with suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._held.close()
@@ -394,8 +397,8 @@ class Journal:
 
 
 def spent_at_its_end(folder: Path, terms: Mapping[str, float | None]) -> float | None:
-    """Device-seconds of a search that found something and came to its own end under this very cap, with no later
-    deadline and no less of a gain asked for; else None."""
+    """Return the device-seconds of a search that found something and came to its own end under this very cap, where
+    these terms have no later deadline and ask for no smaller gain; else None."""
     damaged = (UserError, sqlite3.Error, ValueError, LookupError, AttributeError, TypeError, RecursionError)
     with suppress(*damaged), closing(connect(folder, briefly=True)) as journal:
         found = "EXISTS (SELECT * FROM reports WHERE rung IS NOT NULL OR final)"

@@ -1,8 +1,8 @@
-"""A copy of a study on a disk that lives longer than its machine, made anew every minute, with which it can go on.
+"""A copy of a study on a disk that outlives its machine, made anew every minute, from which the study can go on.
 
-The copy is a study's folder as a kill may leave one: its journal is a snapshot, and each checkpoint that the journal
-names last of a trial is there whole. A sign of life of the driver lies beside it which is still to come: what ran since
-the last copy is charged up to there.
+The copy is a study's folder as a kill may leave one: its journal is a snapshot, and the last checkpoint of each trial
+that the journal names is there whole. With it lies a sign of life of the driver that is dated ahead: what ran since the
+last copy is charged up to then.
 """
 
 import os
@@ -20,10 +20,11 @@ from tune.store.journal import FILE, LOCK, STUDY, connect, study_facts
 
 EVERY_SECONDS = 60.0
 MIRRORED = "mirrored"
-"""How the sign of life in a copy ends: until then the study may have gone on, whatever its journal says."""
+"""`ended` of the sign of life in a copy: until then the study may have gone on, whatever its journal says."""
 CHECKPOINTS, UNFINISHED = "checkpoints", ".unfinished-"
 TRIES = 5
-"""A checkpoint may go, for a newer one, before it is copied: the journal is looked at again then."""
+"""Tries to make a copy: a checkpoint may give way to a newer one before it is copied, and then the journal is looked at
+again."""
 LAST_NAMED = """
     SELECT checkpoint FROM reports
     WHERE report IN (SELECT MAX(report) FROM reports WHERE checkpoint IS NOT NULL GROUP BY trial)"""
@@ -31,7 +32,7 @@ FAULTS = (OSError, sqlite3.Error, UserError)
 
 
 class Mirror:
-    """The copy of a study in the folder `place`, which is made. clock: the study's own."""
+    """The copy of a study in the folder `place`, which is created. clock: the study's own."""
 
     def __init__(self, study: Path, place: Path, clock: Callable[[], float]) -> None:
         self._study, self._place, self._clock = study, place, clock
@@ -39,11 +40,11 @@ class Mirror:
         self._copied: dict[Path, tuple[tuple[str, int, int], ...]] = {}
 
     def copy(self, *, whole: bool = False) -> None:
-        """Once. whole: with the winners and all else, and without a sign of life, as the study has ended. OSError,
-        sqlite3.Error: the copy of before stays."""
+        """Make the copy once. whole: with the winners and all else, and without a sign of life, as the study has ended.
+        OSError, sqlite3.Error: it failed, and the copy of before stays."""
         self._place.mkdir(parents=True, exist_ok=True)
         self._file(STUDY)
-        with tempfile.TemporaryDirectory() as folder:  # SQLite trusts no network's disk, nor need it
+        with tempfile.TemporaryDirectory() as folder:  # as SQLite is not safe on a network disk
             snapshot = Path(folder, FILE)
             for _ in range(TRIES):
                 self.lives_on()
@@ -65,13 +66,13 @@ class Mirror:
             (self._place / FOLDER / DRIVER).unlink()
 
     def lives_on(self) -> None:
-        """Say in the copy that the study does, and may until this is said again."""
+        """Say in the copy that the study lives, and may for EVERY_SECONDS more."""
         with self._saying:
             (self._place / FOLDER).mkdir(exist_ok=True)
             beat(self._place, DRIVER, 0, self._clock() + EVERY_SECONDS, MIRRORED)
 
     def _snapshot(self, file: Path) -> list[str]:
-        """The journal as it is now, in one file; the checkpoints that are to be beside it."""
+        """Write the journal as it is now to one file. Returns the checkpoints that are to be beside it."""
         file.unlink(missing_ok=True)
         with closing(connect(self._study)) as journal, closing(sqlite3.connect(file)) as copy:
             journal.backup(copy)
@@ -79,7 +80,7 @@ class Mirror:
             return [path for (path,) in copy.execute(LAST_NAMED)]
 
     def _checkpoints(self) -> set[Path]:
-        """Copy those that are new, or others of the same name; all that there are."""
+        """Copy the checkpoints that are new, or others of the same name. Returns all that there are."""
         there = set()
         for path in sorted(self._study.glob(f"{CHECKPOINTS}/*/*")):
             if not path.name.startswith(UNFINISHED):
@@ -90,7 +91,7 @@ class Mirror:
         return there
 
     def _tree(self, within: Path) -> None:
-        """A folder, where it is not there as it is."""
+        """Copy a folder, unless its copy is as it is."""
         source, target = self._study / within, self._place / within
         print_of_it = _print(source)
         if self._copied.get(within) != print_of_it or not target.is_dir():
@@ -103,7 +104,7 @@ class Mirror:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Whole or not at all."""
+    """Copy a file, whole or not at all."""
     part = target.with_name(f"{UNFINISHED}{target.name}")
     shutil.copyfile(source, part)
     with part.open("rb") as copied:
@@ -112,7 +113,8 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def _copy_tree(source: Path, target: Path, *, symlinks: bool = False) -> None:
-    """Whole or not at all, in place of what is there; symlinks: as they are, else what they lead to."""
+    """Copy a folder, whole or not at all, in place of what is there; symlinks: copy links as links, else what they lead
+    to."""
     part = target.with_name(f"{UNFINISHED}{target.name}")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -125,7 +127,7 @@ def _copy_tree(source: Path, target: Path, *, symlinks: bool = False) -> None:
 
 
 def _print(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """What changes when a file does."""
+    """Return names, sizes and times of a folder's files, which change when a file does."""
     files = ((path, path.stat()) for path in sorted(folder.rglob("*")))
     return tuple((str(path.relative_to(folder)), found.st_size, found.st_mtime_ns) for path, found in files)
 
@@ -134,13 +136,13 @@ def _print(folder: Path) -> tuple[tuple[str, int, int], ...]:
 def mirrored(
     study: Path, folder: Path | None, clock: Callable[[], float], write: Callable[[str], None]
 ) -> Iterator[None]:
-    """Copy the study into `folder`, under its own name, every minute while this lasts, and whole at an end in order.
+    """Copy the study into `folder`, under its own name, every minute while the `with` block lasts, and whole where that
+    ends without an error.
 
-    What cannot be copied is said when it begins to be so, and the search goes on. UserError: another study's copy is
-    there.
+    What cannot be copied is told the first time, and the search goes on. UserError: another study's copy is there.
     """
     place = study if folder is None else folder / study.name
-    if place.resolve() == study.resolve():  # it may go on in its copy
+    if place.resolve() == study.resolve():  # a study may go on in its copy
         yield
         return
     mirror, over, fails = Mirror(study, place, clock), threading.Event(), False
@@ -163,7 +165,7 @@ def mirrored(
             copy()
 
     def live_on() -> None:
-        """However long it takes to copy."""
+        """Renew the sign of life in the copy, however long it takes to copy."""
         while not over.wait(EVERY_SECONDS / 2):
             with suppress(OSError):
                 mirror.lives_on()
@@ -183,7 +185,7 @@ def mirrored(
 
 
 def is_copy(folder: Path) -> bool:
-    """Whether it is the copy of a study that may have gone on since."""
+    """Whether a folder is the copy of a study that may have gone on since."""
     said = last_beat(folder, DRIVER)
     return said is not None and said.ended == MIRRORED
 
@@ -196,7 +198,7 @@ def _created(study: Path) -> object:
 
 
 def bring_back(folder: Path, study: Path) -> None:
-    """Make the folder of a study that is gone from its copy in `folder`. UserError: there is none, or no room."""
+    """Restore the lost folder of a study from its copy in `folder`. UserError: there is no copy, or no room."""
     place = folder / study.name
     if not os.path.isfile(place / FILE):
         raise UserError(f"--resume: '{study}' is not there, nor a copy in '{folder}': name the folder of a study")

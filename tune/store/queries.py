@@ -1,10 +1,10 @@
-"""The one ranking of a study's trials, asked of its journal by all that show one.
+"""The one ranking of a study's trials, which all that show a ranking read from its journal by these queries.
 
-Only like is compared with like. A trial counts with the furthest level that it completed: its decay, else its highest
-rung; there with what it was measured on: the fixed validation subset, of which a journal of before tells no size, or
-after the decay the whole split, where all decayed trials of its family were measured on that; in each with the weights
-that are kept, which are their average where that is better. One that turned where no time was left to measure it so
-stands behind those that were. What failed has no place. A user's loop counts with its best metric of what it
+Only like is compared with like. A trial is ranked by the furthest level that it completed: its decay, else its highest
+rung. Its loss there is that on the fixed validation subset (whose size an earlier version's journal does not tell), or,
+after the decay, on the whole split, where all decayed trials of its family were measured on that; by the weights that
+are kept, which are their average where that is better. A trial that turned when no time was left to measure it so
+stands behind those that were. What failed has no place. A user's loop is ranked by its best metric of what it
 completed, however it ended.
 """
 
@@ -18,38 +18,41 @@ from tune.reports import Row
 from tune.store.journal import Fact, Journal
 
 DECAY, END = "decay", "end"
-"""The last levels: of a family, and of a user's loop that came to its end."""
+"""Names of the last levels: after a decay, and of a user's loop that came to its end."""
 SECTIONS = ("decayed", "rung", "unranked", "failed")
-"""In this order: after their decay, waiting or stopped at a rung, without a rung yet, broken."""
+"""Sections of the ranking in this order: after their decay, waiting or stopped at a rung, without a rung yet, broken.
+"""
 BROKEN = ("diverged", "memory", "error")
-"""Reasons that are no choice of the search; the journal's text may go on after the word."""
+"""Reasons of an end that is no choice of the search; in the journal, text may follow the word."""
 _BROKEN = " OR ".join(f"reason LIKE '{word}%'" for word in BROKEN)
 FAILED = f"(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND ({_BROKEN})))"
-"""Of a row of trials: it has no place among the others. One that waits may yet go on, whatever happened to it."""
+"""Condition on a row of trials: it failed, and has no place among the others. One that waits may yet go on, whatever
+happened to it."""
 VALUES = {
     "perplexity": "IIF(own, loss, perplexity)",
     "quotient": "IIF(own, loss, perplexity / parameters)",
 }
-"""By what trials of one level are ranked, low first; those of a user's loop by its metric."""
+"""SQL for what trials of one level are ranked by, low first; those of a user's loop by its metric."""
 ORDER = "IIF(own, 0, final) DESC, IIF(own OR final, 0, rung) DESC, on_whole DESC, subset DESC"
-"""Of levels, the furthest first; of two subsets the larger first."""
+"""SQL order of levels, the furthest first; of two subsets the larger first."""
 KEPT = "checkpoint IS NULL"
-"""Of what is equally good, first what a checkpoint was kept of."""
+"""SQL order of what is equally good: first what a checkpoint was kept of."""
 ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
-"""Of a trial: it trains the configuration of another one anew. It has a place, but only with all that the others have
-after their decay, and beside one that had its own: so short a training is none to stop at."""
+"""Condition on a trial: it trains the configuration of another one anew. It has a place, but only where it was measured
+on the whole split, and another trial of its family had its decay: its training is too short to end a search with."""
 OF_ENDS = f"""
     SELECT ends.family FROM reports JOIN trials AS ends USING (trial) WHERE final AND at <= ?1 AND NOT ({ANEW})"""
-"""The families of which a trial had its decay."""
+"""Query of the families of which a trial, none of those, had its decay until a moment (?1)."""
 REACHED = """IFNULL(rung, (SELECT IFNULL(MAX(earlier.rung), 0) FROM reports AS earlier
                              WHERE earlier.trial = reports.trial AND earlier.report < reports.report))"""
-"""Of a report that counts, the rung; where it completes none, the highest that its trial had completed."""
+"""SQL for the rung of a report that counts; where it completes none, the highest that its trial had completed."""
 LAST_TOLD = """
     SELECT MAX(report) FROM reports JOIN leases USING (lease)
     WHERE numbers IS NOT NULL AND closed IS NOT NULL GROUP BY lease"""
-"""Of a user's loop what it reported last on a lease, however that ended."""
+"""Query of the last report of a user's loop on each closed lease, however that ended."""
 YOUNG = "trial NOT IN (SELECT trial FROM reports WHERE rung IS NOT NULL)"
-"""Of a trial: it completed no rung. What failed then has no place, also of a user's loop."""
+"""Condition on a trial: it completed no rung. If it failed then, it has no place, not even if it is of a user's loop.
+"""
 LEVELS = f"""
     WITH completed AS (
         SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
@@ -86,16 +89,16 @@ LEVELS = f"""
            test_perplexity, averaged,
            steps, tokens, training_seconds, checkpoint
     FROM alike"""
-"""A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
-measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest loss,
-on the whole split if one was measured there. Of a user's loop its best counts, also what it had when a lease cut it
-short, or it failed on its way to a further rung, in the place of what it had at the rung before. rung: after the decay,
-the same; averaged: what is kept is the average of its weights."""
+"""Query of a row for each level that each sound trial completed until a moment (?1), measured like the others there. Of
+what was measured twice, as after a kill, it has the later one, but of several decays, as under a larger cap, the one
+with the lowest loss, on the whole split if one was measured there. Of a user's loop the best counts, also what it had
+when a lease cut it short, or when it failed on its way to a further rung, in place of what it had at the rung before.
+rung: after the decay, the highest before it; averaged: whether the average of the weights is kept."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family
                ORDER BY {ORDER}, {VALUES["perplexity"]}, {KEPT}, created, trial, final DESC, rung DESC) AS place
     FROM ({LEVELS})"""
-"""Levels with their place: the first of those there were at a moment is the best so far."""
+"""Query of levels with their place in their family: the first at a moment (?1) is the best so far."""
 RANKING = f"""
     SELECT trials.family, trials.trial, config, state, IFNULL(reason, '') AS reason, trials.created,
            trials.parameters, CASE WHEN {FAILED} AND own IS NOT 1 THEN 'failed' WHEN final AND NOT own THEN 'decayed'
@@ -108,7 +111,8 @@ RANKING = f"""
     LEFT JOIN (SELECT trial, SUM(seconds) AS paid FROM charges GROUP BY trial) USING (trial)
     LEFT JOIN (SELECT trial, MAX(memory_bytes) AS memory_bytes, AVG(mfu) AS mfu FROM reports GROUP BY trial)
         USING (trial)"""
-"""A row for each trial, with the furthest level that it had completed at a moment (?1), which has its least place."""
+"""Query of a row for each trial, with the furthest level that it had completed at a moment (?1): the one with the
+smallest number of a place."""
 
 ENDED = f"""
     SELECT trials.trial, trials.family, config, trials.created, trials.parameters, steps, tokens, training_seconds,
@@ -125,19 +129,19 @@ ENDED = f"""
     JOIN (SELECT trial, MIN(valid_loss) AS lowest_loss, steps AS lowest_at FROM reports GROUP BY trial) USING (trial)
     JOIN (SELECT trial, MAX(memory_bytes) AS most_bytes, AVG(mfu) AS mean_mfu FROM reports GROUP BY trial) USING (trial)
     WHERE NOT {FAILED} OR reason LIKE 'diverged%' ORDER BY trials.created, trials.trial"""
-"""A row for each trial that came to its end, or diverged, and then has no valid_loss: what it was after its last step,
-and what it took; train_loss: the mean of its last tenth, with dropout; lowest_loss, lowest_at: of the validation
-subset, and after what share of its steps."""
+"""Query of a row for each trial that came to its end, or diverged, and then has no valid_loss: what it was after its
+last step, and what it took; train_loss: the mean over the last tenth of its steps, with dropout; lowest_loss,
+lowest_at: the lowest loss on the validation subset, and after what share of its steps it was."""
 TRAINED = f"SELECT * FROM ({ENDED}) WHERE valid_loss IS NOT NULL ORDER BY created, trial"
-"""Of these, those that came to their ends."""
+"""Query of those of these rows that came to their ends."""
 
 STORED = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
-"""The rows of an experiment, each as JSON."""
+"""Query of the rows of an experiment, each as JSON."""
 
 
 def lasting(measured: str = "TRUE") -> str:
-    """The reports that are `measured`, but for those that a later one of their trial, at no more steps, did again: what
-    was lost with a kill; of several at as many steps the last."""
+    """Return a query of the reports that are `measured`, without those that a later one of their trial, at no more
+    steps, repeats, as after a kill; of several at as many steps it has the last."""
     return f"""
         SELECT * FROM (
             SELECT *, MIN(steps) OVER (
@@ -151,12 +155,13 @@ Reader = Journal | sqlite3.Connection
 
 
 def _rows(journal: Reader, query: str) -> list[sqlite3.Row]:
-    """Of a query that asks until when (?1): until now."""
+    """Return the rows, until now, of a query that asks until when (?1)."""
     return journal.rows(query, math.inf) if isinstance(journal, Journal) else [*journal.execute(query, (math.inf,))]
 
 
 def in_order(by: By = "perplexity") -> str:
-    """RANKING by family, section and level, in each the lowest first; what has no place, as it began."""
+    """Return RANKING ordered by family, section and level, in each the lowest first; trials without a place, as they
+    began."""
     section = " ".join(f"WHEN '{name}' THEN {number}" for number, name in enumerate(SECTIONS))
     return f"""
         SELECT * FROM ({RANKING})
@@ -164,36 +169,38 @@ def in_order(by: By = "perplexity") -> str:
 
 
 def ranking(journal: Reader, by: By = "perplexity") -> list[sqlite3.Row]:
-    """The rows of `in_order`."""
+    """Return the rows of `in_order`."""
     return _rows(journal, in_order(by))
 
 
 def best_so_far(journal: Reader) -> dict[str, sqlite3.Row]:
-    """Of each family that has one, the first of the ranking, as a row of LEVELS with its config."""
+    """Return by family the first row of its ranking, where it has one, as a row of LEVELS with its config."""
     query = f"SELECT reached.*, config FROM ({PLACES}) AS reached JOIN trials USING (trial) WHERE place = 1"
     return {row["family"]: row for row in _rows(journal, query)}
 
 
 def decayed(journal: Reader) -> list[sqlite3.Row]:
-    """Of each sound trial that had its decay the row of LEVELS that says what it came to."""
+    """Return for each sound trial that had its decay the row of LEVELS that says what it came to."""
     return _rows(journal, f"SELECT * FROM ({LEVELS}) WHERE final AND tokens > 0 ORDER BY report")
 
 
 def last_rows(stored: Iterable[Iterable[str]]) -> dict[str, dict[str, Fact]]:
-    """The last row of each point of an experiment that has one, by the point's key. stored: the rows of STORED."""
+    """Return the last row of each point of an experiment that has one, by the point's key. stored: rows of STORED."""
     rows = (json.loads(value) for (value,) in stored)
     return {row["key"]: row for row in rows}
 
 
 def level_text(row: Row | sqlite3.Row) -> str:
-    """at rung 2, or after its decay; of a user's loop, when it ended: at its own end, or with its last lease"""
+    """Return "at rung 2", or "after its decay"; for a user's loop that ended, at its own end or with its last lease,
+    "when it ended"."""
     if row["final"] and "own" in row.keys() and row["own"]:  # noqa: SIM118 - a sqlite3.Row has its values in it
         return "when it ended"
     return "after its decay" if row["final"] else f"at rung {row['rung']:.0f}"
 
 
 def measured_text(row: Row | sqlite3.Row) -> str:
-    """on the whole validation split, or on 3,872 validation tokens; nothing where an earlier version wrote neither."""
+    """Return "on the whole validation split", or "on 3,872 validation tokens"; nothing where an earlier version wrote
+    neither."""
     if row["on_whole"]:
         return "on the whole validation split"
     known = row["subset"] is not None and row["subset"] == row["subset"]
