@@ -26,6 +26,7 @@ from tune.errors import UserError, called
 from tune.search_space import label
 from tune.store.queries import TRAINED, measured_text
 from tune.table_text import Table
+from tune.units import counted
 
 OF_A_FAMILY: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
     "front": (front, curve),
@@ -163,20 +164,24 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
 
 
 def trainings(first: Study, second: Study) -> Iterator[Table]:
-    """Yield a table of the trainings that two lists have in common: how fast each was, and its device-seconds."""
+    """Yield a table of the trainings that two lists have in common, of equal recipes: how fast each was, and its
+    device-seconds."""
     one, other = (ends(study) for study in (first, second))
     both = one.index.intersection(other.index, sort=False)
-    if both.empty or any("experiment" not in study.facts for study in (first, second)):
+    recipes = [{name: each | {"why": None} for name, each in study.facts.get("recipes", {}).items()}
+               for study in (first, second)]  # fmt: skip
+    if both.empty or any("experiment" not in study.facts for study in (first, second)) or recipes[0] != recipes[1]:
         return
     ratios = other.loc[both] / one.loc[both]
     rows = []
-    for config, steps in both:
-        of_each = [[each.loc[config, steps][what] for each in (one, other, ratios)] for what in one]
+    for training in both:
+        _, config, steps, _ = training
+        of_each = [[each.loc[training][what] for each in (one, other, ratios)] for what in one]
         rows.append([label(json.loads(config)), f"{steps:,}", *map(tables.number, chain(*of_each))])
     means = [tables.number(geometric_mean(ratios[what])) for what in one]
     names = [cell for what in one for cell in (f"{what}, {first.name}", f"{what}, {second.name}", f"{what}, ratio")]
     yield Table(
-        title=f"{len(both)} trainings that both have",
+        title=f"{counted(len(both), 'training')} that both have",
         columns=["configuration", "steps", *names],
         rows=[*rows, ["geometric mean", "", "", "", means[0], "", "", means[1]]],
         note=f"Ratios are {second.name} over {first.name}.",
@@ -184,11 +189,13 @@ def trainings(first: Study, second: Study) -> Iterator[Table]:
 
 
 def ends(study: Study) -> pd.DataFrame:
-    """Return, by configuration and steps, what was trained whole: tokens a second of its steps, and device-seconds."""
+    """Return, by family, configuration, steps and tokens, what was trained whole: tokens a second of its steps, and
+    device-seconds."""
     table = study.read(TRAINED)
     configs = table["config"].map(lambda config: json.dumps(json.loads(config), sort_keys=True))
     found = {"tokens/s": table["tokens"] / table["training_seconds"], "device-s": table["device_seconds"]}
-    return pd.DataFrame(found).set_index([configs, table["steps"]]).groupby(level=[0, 1], sort=False).mean()
+    by = [table["family"], configs, table["steps"], table["tokens"]]
+    return pd.DataFrame(found).groupby(by, sort=False).mean()
 
 
 def text(study: Study, family: str) -> str:

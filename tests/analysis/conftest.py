@@ -128,11 +128,11 @@ def study_of_rows(folder: Path, experiment: str, rows: list[dict[str, Any]]) -> 
     return open_study(folder)
 
 
-def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]]) -> Study:
+def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]], **facts: Any) -> Study:
     """Of a list, whose trials came to what these say, or diverged where that is no loss; each of the others reported
     four times on its way, the second one twice, as after a kill."""
     texts = {"nanogpt": FACTS["corpora"]["nanogpt"] | {"training_tokens": rows[0]["tokens"] / rows[0]["epochs"]}}
-    study = Written(folder, experiment=experiment, corpora=texts)
+    study = Written(folder, experiment=experiment, corpora=texts, **facts)
     with study.journal.transaction():
         for number, row in enumerate(rows, 1):
             trial, known = f"t{number:03d}", {"parameters": row["parameters"], "created": number, **row["config"]}

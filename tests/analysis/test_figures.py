@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from analysis.plots.search import curve, curves, front, parallel, progress
 from analysis.ranking import ranking
 from analysis.settings import PlotSettings, RankSettings
 from analysis.spending import spending
-from analysis.study import Results, open_studies, open_study
+from analysis.study import Results, Study, open_studies, open_study
 from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
 from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import FACTS, Printed, Written, one_line, search, study_of_trials
@@ -296,6 +297,20 @@ def test_of_one_list_in_two_studies_each_training_that_both_have_is_compared(tmp
         assert [float(each[ratio]) for each in cells] == pytest.approx(ratios)
         of_all = [float(each[other].replace(",", "")) / float(each[one].replace(",", "")) for each in cells]
         assert of_all == pytest.approx(ratios, rel=1e-3) and float(means[ratio]) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(("other", "recipe", "alike"), [
+    ({}, {}, True), ({"family": "translation"}, {}, False), ({"tokens": 9}, {}, False), ({}, {"betas": [0.9]}, False),
+])  # fmt: skip
+def test_trainings_of_another_model_batch_or_recipe_are_not_compared(
+    tmp_path: Path, other: dict[str, Any], recipe: dict[str, Any], alike: bool
+) -> None:
+    config, studies = {"d_model": 16, "heads": 4, "seed": 0}, list[Study]()
+    for name, changes, own in (("a", {}, {"why": {}}), ("b", other, {"why": {"context": "given"}} | recipe)):
+        family, tokens = changes.get("family", "nanogpt"), changes.get("tokens", 10)
+        one = row({"steps": 100}, config | {"family": family}, 3.0, tokens=tokens)
+        studies.append(study_of_trials(tmp_path / name, "methods", [one], recipes={"nanogpt": own}))
+    assert [table.title for table in trainings(*studies)] == ["1 training that both have"] * alike
 
 
 def test_two_searches_have_no_such_table(searched: Written, write: Callable[..., Written]) -> None:
