@@ -94,7 +94,7 @@ def in_rounds(
             break
         if agreed(left() - MARGIN * longest * (LEAST_ROUNDS - done)) < 0:
             needed = f" need about {math.ceil(LEAST_ROUNDS * MARGIN * longest)} s" if longest else ""
-            raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)}{needed}: there was less time")
+            raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)}{needed}: give more --budget with --resume")
         began = time.perf_counter()
         for place in range(len(names)):
             for what, seconds in turns[names[(place + done) % len(names)]]().items():

@@ -160,7 +160,7 @@ class Bench:
                         done += 1
             except RuntimeError as error:
                 hold.charge("lost")
-                self._keep(group[done], {"skipped": str(error)})
+                self._keep(group[done], {"skipped": f"{error}: go on with --resume"})
                 done += 1
         return done
 
@@ -220,9 +220,21 @@ def allotted(worth: float, left: float, others: float) -> float:
 
 
 def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> list[Point]:
-    """Those without a row, and those that were skipped."""
+    """Those without a row, and those that were skipped for a reason of which --resume is the remedy."""
     rows = last_rows(journal.rows(STORED, experiment))
-    return [point for point in points if point.key not in rows or "skipped" in rows[point.key]]
+    return [point for point in points if point.key not in rows or "--resume" in str(rows[point.key].get("skipped"))]
+
+
+def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: str) -> Iterator[str]:
+    """Yield lines that tell what was not measured: what going on measures, and what it does not. go_on: the
+    command."""
+    rows, left = last_rows(journal.rows(STORED, experiment)), unmeasured(points, journal, experiment)
+    never = [point for point in points if point not in left and "skipped" in rows[point.key]]
+    how = f"; go on with a larger --budget: {go_on} --budget ..."
+    for which, told, remedy in ((left, "not measured", how), (never, "cannot be measured here", "")):
+        if which:
+            names = "; ".join(f"{point.devices} x {point.text}" for point in which)
+            yield f"{len(which)} of {len(points)} {told}: {names}{remedy}"
 
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -273,12 +285,10 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
         write(f"draw it: {called('analysis/plot.py')} experiment {study}")
         write(f"its tables for a report: {called('tune/experiment.py')} --tables {study} --latex")
-        if ended != "done":
-            write(f"{ended}; go on with: {settings.to_go_on(study)}")
-        elif left := unmeasured(context.points, journal, experiment.name):
-            which = "; ".join(f"{point.devices} x {point.text}" for point in left)
-            how = f"a larger --budget measures them: {settings.to_go_on(study)} --budget ..."
-            write(f"{len(left)} of {len(context.points)} not measured: {which}; {how}")
+        go_on = settings.to_go_on(study)
+        left = missing(context.points, journal, experiment.name, go_on)
+        for line in left if ended == "done" else [f"{ended}; go on with: {go_on}"]:
+            write(line)
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 
 

@@ -202,7 +202,7 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         if done % EVALUATION_EVERY == 0:
             yield Said(what="steps")
     if done < steps:
-        raise UserError(f"{done:,} of {steps:,} steps were done when the seconds were over; give more --budget")
+        raise UserError(f"{done:,} of {steps:,} steps were done in time: give a larger --budget with --resume")
     yield Said(what="steps", row={"steps": done, "stages": clock.seconds()})
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,9 @@ from tests.soak.accounts import number
 from tune.backend.worker_group import Place, Said
 from tune.experiments import parallel_timing
 from tune.experiments.base import ExperimentSettings, Point
-from tune.experiments.runner import MOST_TIMES, allotted, run_experiment
+from tune.experiments.runner import MOST_TIMES, TOO_LATE, allotted, missing, run_experiment, unmeasured
 from tune.experiments.scaling import SCALING, work
-from tune.store.journal import connect
+from tune.store.journal import Journal, connect
 
 CAP, PATIENCE_SECONDS = 7200.0, 600.0
 STEPS, EVERY = 30, 10
@@ -105,6 +106,20 @@ def test_every_device_second_is_charged_once_on_every_device_alike_and_inside_th
     assert number(study, "SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
     assert number(study, "SELECT SUM(seconds) FROM charges") == pytest.approx(held, abs=0.1) and held <= CAP
     assert number(study, "SELECT COUNT(*) % 2 FROM charges") == 0
+
+
+def test_only_what_more_time_measures_is_tried_again_and_has_that_remedy(tmp_path: Path) -> None:
+    """All words of a row that more time mends name --resume."""
+    reasons = {1: None, 2: TOO_LATE, 3: "DataParallel: there is no GPU here"}
+    points = [Point(devices=1, asked={"rows": rows}, seconds=1.0, least=1.0) for rows in range(5)]
+    with closing(Journal(tmp_path, new=True)) as journal:
+        for number, why in reasons.items():
+            row = {"key": points[number].key} | ({"skipped": why} if why else {})
+            journal.insert("rows", {"at": 0.0, "experiment": "scaling", "value": json.dumps(row)})
+        assert unmeasured(points, journal, "scaling") == [points[0], points[2], points[4]]
+        late, never = missing(points, journal, "scaling", "go on")
+    assert late.startswith("3 of 5 not measured: 1 x rows 0; 1 x rows 2; ") and late.endswith("go on --budget ...")
+    assert never == "1 of 5 cannot be measured here: 1 x rows 3"
 
 
 @pytest.mark.parametrize("left", [5.0, 50.0, 170.0, 200.0, 1e4])

@@ -56,7 +56,7 @@ def test_either_way_takes_its_steps_and_has_its_stages(
     *_, last = work(place(3600.0), {"way": way, "steps": 4})
     row = {"asked": {"way": way}, "config": {"precision": "fp32"}} | last.row
     assert row["steps"] == 4 and min(row["stages"].values()) > 0 and line(row)
-    with pytest.raises(ValueError, match="of 50 steps were done when the seconds were over; give more --budget"):
+    with pytest.raises(ValueError, match="of 50 steps were done in time: give a larger --budget with --resume"):
         list(work(place(1.0), {"way": way, "steps": 50}))
 
 
