@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,8 @@ class Experiment:
     is told of the rows so far, beside what is asked; further: points that follow from the rows of the first, where the
     cap still pays for them; files: what stands in the study's folder, by name, after each row; families: those it can
     be of, the one that it is of by default first; recipe: what it changes of the family's, where --set says nothing;
-    sets: dimensions of the space whose values are the points' own, so that --fix cannot hold them; any_family: it can
-    be of a user's own too.
+    sets: dimensions of the space whose values are the points' own, so that --fix cannot hold them; reads: of `scale`,
+    `seeds` and `memory_limit` those that it goes by; a list goes by all; any_family: it can be of a user's own too.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Experiment:
     any_family: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict)
     sets: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
 
 class Trials:
@@ -177,6 +178,10 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
     if experiment.work and settings.cores_per_trial > 1:
         lists = "is of searches and of experiments that train configurations"
         raise invalid("cores_per_trial", f"'{settings.cores_per_trial}' {lists}: leave it out")
+    for each in () if settings.resume or not experiment.work else fields(settings):
+        ignored = each.name in ("scale", "seeds", "memory_limit") and each.name not in experiment.reads
+        if ignored and getattr(settings, each.name) != each.default:
+            raise invalid(each.name, f"'{settings.stored()[each.name]}' is not for {experiment.name}: leave it out")
     space = Space(family=family, precisions=devices.precisions, fix=settings.fix)
     check_fixed(experiment, settings.fix)
     points = experiment.points(devices, settings)

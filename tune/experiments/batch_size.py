@@ -298,5 +298,5 @@ def line(row: Row) -> str:
 
 BATCH_SIZE = Experiment(
     name="batch_size", about="larger and larger batches until memory ends: seconds of an epoch, the largest that fits",
-    points=points, work=work, line=line, tables=tables, any_family=True,
+    points=points, work=work, line=line, tables=tables, any_family=True, reads=("scale", "memory_limit"),
 )  # fmt: skip

@@ -218,5 +218,5 @@ def line(row: Row) -> str:
 CURVES = Experiment(
     name="curves", about="learning curves at a constant rate, and what decays give them: a table for tune/replay.py",
     points=points, work=work, line=line, tables=tables, told=told, further=further, files=files, sets=NAMES,
-    recipe={"dropout_after": EPOCHS_AS_NEW},
+    recipe={"dropout_after": EPOCHS_AS_NEW}, reads=("scale",),
 )  # fmt: skip

@@ -196,5 +196,5 @@ def line(row: Row) -> str:
 
 ESTIMATES = Experiment(
     name="estimates", about="parameters, FLOPs and memory on paper against measured, of a word-level model",
-    points=points, work=work, line=line, tables=tables, sets=tuple(SHAPE),
+    points=points, work=work, line=line, tables=tables, sets=tuple(SHAPE), reads=("memory_limit",),
 )  # fmt: skip

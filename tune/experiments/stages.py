@@ -279,4 +279,5 @@ def line(row: Row) -> str:
 STAGES_OF_A_TRAINING = Experiment(
     name="stages", about="what the seconds of a training go to, as upstream trains nanoGPT and as this project does",
     points=points, work=work, line=line, tables=tables, families=("nanogpt",), sets=("precision",),
+    reads=("scale", "seeds"),
 )  # fmt: skip

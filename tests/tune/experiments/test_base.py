@@ -4,6 +4,7 @@ training will take, by steps of small models.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,3 +158,17 @@ def test_a_made_up_text_is_learned_from_as_any(family: str) -> None:
     data = MADE_UP[family]()
     learner = Learner(Config(family=family, d_model=16, layers=1, heads=2, batch_tokens=256), data, torch.device("cpu"))
     assert math.isfinite(learner.step(1.0).loss.item()) and learner.family is FAMILIES[family]
+
+
+ASKED: dict[str, Any] = {"scale": 0.5, "seeds": 3, "memory_limit": 10**9}
+
+
+@pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items() if each.work])
+def test_an_experiment_reads_what_it_goes_by(name: str, known_prices: None) -> None:
+    """Its points are others with what it reads, and the same with what it does not."""
+    experiment, devices = EXPERIMENTS[name], Devices(kind="cpu", count=2, model="", precisions=PRECISIONS, cores=2)
+    settings = ExperimentSettings(budget="1h", families=experiment.families[0])
+    plain = experiment.points(devices, settings)
+    for asked, value in ASKED.items():
+        other = experiment.points(devices, replace(settings, **{asked: value}))
+        assert (other != plain) == (asked in experiment.reads), asked

@@ -60,6 +60,9 @@ WRONG = {
     "--set: 'context=128' is not for methods": ["methods", "--budget", "1h", "--set", "context=128"],
     "--markdown: beside --csv": ["--tables", "x", "--csv", "--markdown"],
     "--fix: 'precision=fp32' is not for stages": ["stages", "--budget", "1h", "--fix", "precision=fp32"],
+    "--scale: '0.01' is not for scaling: leave": ["scaling", "--budget", "3h", "--scale", "0.01", "--plan"],
+    "--seeds: '3' is not for loader: leave": ["loader", "--budget", "3h", "--seeds", "3", "--plan"],
+    "--memory-limit: '1GB' is not for stages: leave": ["stages", "--budget", "3h", "--memory-limit", "1GB", "--plan"],
     "--cores-per-trial: '2' is of searches": ["stages", "--budget", "1h", "--cores-per-trial", "2", *HERE],
 }
 
