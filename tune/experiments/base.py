@@ -77,7 +77,8 @@ class Experiment:
     cap still pays for them; files: what stands in the study's folder, by name, after each row; families: those it can
     be of, the one that it is of by default first; recipe: what it changes of the family's, where --set says nothing;
     sets: dimensions of the space whose values are the points' own, so that --fix cannot hold them; reads: of `scale`,
-    `seeds` and `memory_limit` those that it goes by; a list goes by all; any_family: it can be of a user's own too.
+    `seeds` and `memory_limit` those that it goes by; a list goes by all; any_family: it can be of a user's own too;
+    fewest: devices that it wants at least.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Experiment:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     sets: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    fewest: int = 1
 
 
 class Trials:
@@ -178,6 +180,9 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
     if experiment.work and settings.cores_per_trial > 1:
         lists = "is of searches and of experiments that train configurations"
         raise invalid("cores_per_trial", f"'{settings.cores_per_trial}' {lists}: leave it out")
+    if devices.slots < experiment.fewest:
+        rule = f"is too few for {experiment.name}, which compares ways to train on several devices"
+        raise invalid("devices", f"'{devices.slots}' {rule}: write 2 or more, with --oversubscribe to share one")
     for each in () if settings.resume or not experiment.work else fields(settings):
         ignored = each.name in ("scale", "seeds", "memory_limit") and each.name not in experiment.reads
         if ignored and getattr(settings, each.name) != each.default:

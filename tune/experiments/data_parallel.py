@@ -163,5 +163,5 @@ def line(row: Row) -> str:
 
 DATA_PARALLEL = Experiment(
     name="data_parallel", about="DataParallel and DistributedDataParallel's levers, each against its default",
-    points=points, work=work, line=line, tables=tables,
+    points=points, work=work, line=line, tables=tables, fewest=2,
 )  # fmt: skip

@@ -63,6 +63,7 @@ WRONG = {
     "--scale: '0.01' is not for scaling: leave": ["scaling", "--budget", "3h", "--scale", "0.01", "--plan"],
     "--seeds: '3' is not for loader: leave": ["loader", "--budget", "3h", "--seeds", "3", "--plan"],
     "--memory-limit: '1GB' is not for stages: leave": ["stages", "--budget", "3h", "--memory-limit", "1GB", "--plan"],
+    "--devices: '1' is too few for data_parallel": ["data_parallel", "--budget", "1h", "--devices", "1", "--plan"],
     "--cores-per-trial: '2' is of searches": ["stages", "--budget", "1h", "--cores-per-trial", "2", *HERE],
 }
 
