@@ -29,6 +29,7 @@ MOMENTS = 400  # points of the burn-down
 BILLS = 20  # trials with a bar of their own
 MOST_LANES = 32
 """Most lanes of the timeline, which are slots held at the same time."""
+UNREPORTED, PALE = "held, not reported yet", "#DDDDDD"
 NOTHING_YET = "budget: nothing was charged yet; wait for the first segment of a trial to end"
 
 
@@ -49,14 +50,16 @@ def burn_down(study: Study) -> Picture:
     opened, until = slots["opened"].to_numpy(), slots["until"].to_numpy()
     taken = np.clip(moments[:, None] - opened, 0, until - opened) @ slots["share"].to_numpy()
     # work is charged when it is reported: idle is what no later moment has charged either
-    table["idle"] = np.minimum.accumulate(np.clip(taken - table[list(table)[1:]].sum(axis=1), 0, None)[::-1])[::-1]
+    beyond = np.clip(taken - table[list(table)[1:]].sum(axis=1), 0, None)
+    table["idle"] = np.minimum.accumulate(beyond[::-1])[::-1]
+    table[UNREPORTED] = beyond - table["idle"]
     cap = spending(study).cap
-    whats = [what for what in WHAT_COLORS if table[what].iloc[-1] > 0]
+    whats = [what for what in (*WHAT_COLORS, UNREPORTED) if table[what].max() > 0]
     figure, (plot,) = axes()
     top = np.full(MOMENTS, cap)
     for what in whats:
         bottom = top - table[what]
-        plot.fill_between(moments, bottom, top, color=WHAT_COLORS[what], lw=0, label=what)
+        plot.fill_between(moments, bottom, top, color=WHAT_COLORS.get(what, PALE), lw=0, label=what)
         top = bottom
     plot.plot(moments, top, c=BLACK, lw=1.5, label="left")
     plot.set(xlabel="wall clock of the study", ylabel="device-seconds left", ylim=(0, cap * 1.02), xlim=(0, end))

@@ -23,7 +23,7 @@ from analysis.plots.dimensions import effects, importances, one_level, precision
 from analysis.plots.search import curve, curves, front, parallel, progress
 from analysis.ranking import ranking
 from analysis.settings import PlotSettings, RankSettings
-from analysis.spending import spending
+from analysis.spending import held, spending
 from analysis.study import Results, Study, open_studies, open_study
 from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
 from analysis.tables import GIB, MIB, short_memory
@@ -116,6 +116,10 @@ def test_the_burn_down_begins_with_the_cap_never_rises_and_ends_with_what_is_lef
     assert (data["left"].diff().dropna() <= 1e-9).all()
     assert (data[list(WHAT_COLORS)].diff().dropna() >= -1e-9).all().all()
     assert data["left"].iloc[-1] == pytest.approx(spent.cap - spent.spent)
+    taken = held(study)
+    for moment, left in data[["seconds", "left"]].itertuples(index=False):
+        of_slots = (moment - taken["opened"]).clip(0, taken["until"] - taken["opened"]) * taken["share"]
+        assert left <= spent.cap - of_slots.sum() + 1e-9, "what is held is spent, though its work is not reported yet"
     assert {what: data[what].iloc[-1] for what in WHAT_COLORS} == pytest.approx(spent.by)
 
 
