@@ -53,3 +53,12 @@ def stage_row(way: str, precision: str, scale: float) -> dict[str, Any]:
 def stage_rows() -> list[dict[str, Any]]:
     """Ours is twice as fast, and in bf16 four times."""
     return [stage_row("before", "fp32", 1.0), stage_row("after", "fp32", 0.5), stage_row("after", "bf16", 0.25)]
+
+
+def disturbed_rows() -> list[dict[str, Any]]:
+    """Of three seeds, all of 11 seconds, each with another stage that took long."""
+    return [
+        whole({"way": "after"}, {"precision": "fp32", "seed": seed},
+              stages={stage: 6.0 if place == seed else 1.0 for place, stage in enumerate(STAGES)})
+        for seed in range(3)
+    ]  # fmt: skip

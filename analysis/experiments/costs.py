@@ -29,6 +29,7 @@ from analysis.style import (
 )
 from tune.errors import UserError
 from tune.published import OUR_STAGES
+from tune.rows import stage_seconds
 
 MEASURED = ("epoch_seconds", "memory_bytes", "paper_bytes")
 TOO_LARGE = ("out of memory", "killed")
@@ -213,11 +214,9 @@ LEAST_LABEL = 0.05
 
 
 def stages_table(study: Study) -> pd.DataFrame:
-    """Return the seconds of each stage (columns) for each way (rows), the median over the seeds."""
-    rows = experiment_rows(study, "stages")
-    ways = [f"{row['asked']['way']}, {row['config']['precision']}" for row in rows]
-    found = pd.DataFrame([row["stages"] for row in rows], index=pd.Index(ways, name="way"))
-    return found.groupby(level=0, sort=False).median()[list(STAGES)]
+    """Return the seconds of each stage (columns) for each way (rows), means over the seeds."""
+    found = pd.DataFrame.from_dict(stage_seconds(experiment_rows(study, "stages")), orient="index")
+    return found.rename_axis("way")[list(STAGES)]
 
 
 def stage_bars(study: Study) -> Picture:
@@ -232,7 +231,7 @@ def stage_bars(study: Study) -> Picture:
     return Picture(
         name="stages-bars",
         title="What the seconds of a training go to",
-        text="Medians over seeds.",
+        text="Means over seeds.",
         figure=figure,
         data=table.reset_index(),
     )
@@ -257,7 +256,7 @@ def stage_pies(study: Study) -> Picture:
     return Picture(
         name="stages",
         title="Shares of the stages of a training",
-        text="Medians over seeds. The report does not tell its optimizer apart.",
+        text="Means over seeds. The report does not tell its optimizer apart.",
         figure=figure,
         data=share.reset_index(),
     )

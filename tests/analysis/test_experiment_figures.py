@@ -15,7 +15,7 @@ import pytest
 from matplotlib.collections import LineCollection, PathCollection
 
 from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects
-from analysis.experiments.costs import batch_size, estimates, loading
+from analysis.experiments.costs import batch_size, estimates, loading, stage_bars
 from analysis.experiments.kernels import reached, roofline
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
 from analysis.experiments.trainings import line_of, losses_table, methods_scatter, shapes, width
@@ -26,6 +26,7 @@ from tests.analysis.conftest import Printed, Written, do, one_line, study_of_row
 from tests.training_rows import diverged, parabola, precise, row, transferred
 from tune.arithmetic import mean_interval, ratio
 from tune.errors import UserError
+from tune.experiments import stages
 
 Drawn = Callable[[str], tuple[dict[str, pd.DataFrame], str]]
 REPORT = {"steps": 100}
@@ -169,6 +170,14 @@ def test_stages_are_drawn_in_seconds_and_in_shares(drawn: Drawn) -> None:
     seconds, shares = (drawn("stages")[0][name] for name in ("stages-bars", "stages"))
     assert seconds.drop(columns="way").sum(axis=1).to_list() == pytest.approx([21.0, 10.5, 5.25])
     assert shares.drop(columns="way").sum(axis=1).to_list() == pytest.approx([1.0] * 4)
+
+
+def test_a_bar_of_stages_is_what_a_training_took_as_its_table_has_it(tmp_path: Path) -> None:
+    rows = methods_rows.disturbed_rows()
+    picture, (table,) = stage_bars(study_of_rows(tmp_path / "x", "stages", rows)), stages.tables(rows)
+    assert [text.get_text() for text in picture.figure.axes[0].texts] == [" 11.0 s"]
+    told = [float(cells[1]) for cells in table.rows[:-1]]
+    assert picture.data.iloc[0][1:].to_list() == pytest.approx(told, abs=0.01)
 
 
 def test_parts_of_a_step_are_the_step_and_speed_ups_lie_in_their_intervals(drawn: Drawn) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,9 @@ from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Ta
 from tune.experiments.lives import NeverCompiled
 from tune.experiments.methods import REPORT
 from tune.experiments.prices import EVALUATION_TOKENS
-from tune.experiments.tables import figure, grouped
+from tune.experiments.tables import figure
 from tune.published import OUR_STAGES, published
+from tune.rows import stage_seconds
 
 STAGES = ("data", "forward", "loss and backward", "optimizer", "evaluation", "rest")
 
@@ -231,12 +231,10 @@ def own(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Seconds and shares, the median over the seeds; ours and the report's."""
-    done = (row for row in rows if "stages" in row)
-    found = grouped(done, lambda row: f"{row['asked']['way']}, {row['config']['precision']}")
-    if not found:
+    """Seconds and shares, means over the seeds; ours and the report's."""
+    ways = stage_seconds(row for row in rows if "stages" in row)
+    if not ways:
         return []
-    ways = {way: {each: median(row["stages"][each] for row in some) for each in STAGES} for way, some in found.items()}
     ways["published"] = {OUR_STAGES.get(row["stage"], row["stage"]): row["seconds"] for row in published("stages")}
     columns, lines = ["stage"], [[stage] for stage in (*STAGES, "all")]
     for way, seconds in ways.items():

@@ -15,7 +15,7 @@ from model.data.dataset import TextData
 from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
-from tests.methods_rows import stage_row, stage_rows
+from tests.methods_rows import disturbed_rows, stage_rows
 from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
@@ -68,10 +68,10 @@ def test_the_table_beside_the_report_by_hand():
     assert tables([]) == []
 
 
-def test_several_seeds_are_one_way():
-    rows = [stage_row("after", "fp32", scale) for scale in (1.0, 2.0, 9.0)]
-    (table,) = tables(rows)
-    assert len(table.columns) == 5 and table.rows[0][1] == "2.00"
+def test_of_several_seeds_the_stages_add_up_to_what_a_training_took():
+    (table,) = tables(disturbed_rows())
+    seconds = {cells[0]: float(cells[1]) for cells in table.rows}
+    assert len(table.columns) == 5 and seconds.pop("all") == 11.0 == pytest.approx(sum(seconds.values()), abs=0.03)
 
 
 @pytest.fixture
