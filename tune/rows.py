@@ -1,7 +1,8 @@
 """What the rows of an experiment come to, for its tables and its pictures alike; standard library only."""
 
 from collections.abc import Iterable, Mapping
-from statistics import fmean
+from math import isnan
+from statistics import fmean, median
 from typing import Any
 
 
@@ -11,3 +12,9 @@ def stage_seconds(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, floa
     for row in rows:
         ways.setdefault(f"{row['asked']['way']}, {row['config']['precision']}", []).append(row["stages"])
     return {way: {stage: fmean(each[stage] for each in some) for stage in some[0]} for way, some in ways.items()}
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """Return the median of those that are known, so neither None nor NaN; None: there are none."""
+    known = [value for value in values if value is not None and not isnan(value)]
+    return median(known) if known else None

@@ -29,6 +29,7 @@ from analysis.style import (
     log_axis,
 )
 from tune.errors import UserError
+from tune.rows import middle
 from tune.search_space import label
 from tune.store.queries import ENDED
 
@@ -39,7 +40,8 @@ ROW = ["way", "shape", "checkpointing", "steps"]
 
 
 def methods_table(study: Study) -> pd.DataFrame:
-    """Return means over the seeds, a row for each way, shape, use of checkpointing and number of steps."""
+    """Return a row for each way, shape, use of checkpointing and number of steps: over the seeds means of losses, and
+    of seconds and bytes the medians of those that are known."""
     found = trained(study)
     configs = found["config"].map(json.loads)
     ways = configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY}))
@@ -49,7 +51,8 @@ def methods_table(study: Study) -> pd.DataFrame:
         checkpointing=configs.map(lambda config: bool(config.get("checkpointing"))),
         seconds=found["steps"] * found["step_seconds"],
     )
-    return over_seeds(table, ROW, ["valid_loss", "accuracy", "seconds", "step_bytes", "parameters"])
+    taken = table.groupby(ROW)[["seconds", "step_bytes"]].agg(middle).astype(float)
+    return over_seeds(table, ROW, ["valid_loss", "accuracy", "parameters"]).merge(taken, on=ROW)
 
 
 def methods_scatter(study: Study) -> Picture:

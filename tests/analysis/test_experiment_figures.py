@@ -18,7 +18,7 @@ from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, le
 from analysis.experiments.costs import batch_size, estimates, loading, stage_bars
 from analysis.experiments.kernels import reached, roofline
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
-from analysis.experiments.trainings import line_of, losses_table, methods_scatter, shapes, width
+from analysis.experiments.trainings import line_of, losses_table, methods_scatter, methods_table, shapes, width
 from analysis.settings import PlotSettings
 from analysis.study import open_kernels
 from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows
@@ -26,7 +26,7 @@ from tests.analysis.conftest import Printed, Written, do, one_line, study_of_row
 from tests.training_rows import diverged, parabola, precise, row, transferred
 from tune.arithmetic import mean_interval, ratio
 from tune.errors import UserError
-from tune.experiments import stages
+from tune.experiments import methods, stages
 
 Drawn = Callable[[str], tuple[dict[str, pd.DataFrame], str]]
 REPORT = {"steps": 100}
@@ -158,6 +158,16 @@ def test_what_no_lease_paid_to_count_has_an_empty_panel(tmp_path: Path) -> None:
     rows = [row | {"step_bytes": None} for row in methods_rows.method_rows()]
     seconds, memory = methods_scatter(study_of_trials(tmp_path / "methods", "methods", rows)).figure.axes[:2]
     assert seconds.get_xscale() == "log" != memory.get_xscale()
+
+
+def test_what_a_method_takes_is_the_same_in_its_picture_and_its_table(tmp_path: Path) -> None:
+    """One seed was disturbed, and of one no lease paid to count."""
+    taken = ((0.05, 4e7), (0.05, 4e7), (0.5, None))
+    rows = [methods_rows.method_row("full precision", seed=seed, step_seconds=seconds, step_bytes=held)
+            for seed, (seconds, held) in enumerate(taken)]  # fmt: skip
+    (drawn,) = methods_table(study_of_trials(tmp_path / "methods", "methods", rows)).to_dict("records")
+    (run,) = methods.runs_of(rows)
+    assert (drawn["seconds"], drawn["step_bytes"]) == (run.seconds, run.peak) == (100.0, 4e7)
 
 
 @pytest.mark.parametrize("draw", [methods_scatter, shapes])

@@ -17,6 +17,7 @@ from tune.experiments.lists import trainings
 from tune.experiments.tables import NOTHING, by_seed, figure, grouped, over_seeds, signed
 from tune.flags import invalid
 from tune.published import published_by
+from tune.rows import middle
 
 REPORT: Mapping[str, Any] = {"architecture": "nanogpt", "d_model": 128, "heads": 4, "layers": 4, "dropout": 0.0}
 """The report's, as nanoGPT trains it on a CPU."""
@@ -178,18 +179,13 @@ class Run:
     @property
     def peak(self) -> float | None:
         """Bytes held at once; None: no lease paid for counting."""
-        return _middle(row["step_bytes"] for row in self.rows)
+        return middle(row["step_bytes"] for row in self.rows)
 
     @property
     def allocations(self) -> float | None:
         """Of all its steps."""
-        counted = _middle(row["step_allocations"] for row in self.rows)
+        counted = middle(row["step_allocations"] for row in self.rows)
         return None if counted is None else self.steps * counted
-
-
-def _middle(values: Any) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def runs_of(rows: Sequence[Row]) -> list[Run]:
