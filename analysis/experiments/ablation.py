@@ -207,11 +207,12 @@ def minutes(study: Study) -> Picture:
 
 def overfitting(study: Study) -> Picture:
     """Draw a panel for each depth: loss of both splits over epochs, and where the validation loss turned."""
-    table = learning_curves(study).dropna(subset="valid_loss")
+    every = learning_curves(study).dropna(subset="valid_loss")
+    table = mean_curves(every, NAMES, ["valid_loss", "trained_loss", "train_loss", *ALONG])
     depths = sorted(table["layers"].unique())
     figure, plots = axes(1, len(depths), height=3.8)
     for plot, depth in zip(plots, depths, strict=True):
-        for _, line in table[table["layers"] == depth].groupby("trial"):
+        for _, line in table[table["layers"] == depth].groupby(NAMES):
             dropout = line["dropout"].iloc[0]
             color, lowest = DROPOUTS.get(dropout, VERMILION), line.loc[line["valid_loss"].idxmin()]
             plot.plot(line["epochs"], line["valid_loss"], c=color, lw=1.4, label=f"dropout {dropout:g}")
@@ -224,7 +225,8 @@ def overfitting(study: Study) -> Picture:
     return Picture(
         name="overfitting",
         title="The same text again and again",
-        text="Lines: validation; dotted: training, without dropout; marked: the lowest validation loss.",
+        text="Means over seeds. Lines: validation; dotted: training, without dropout; marked: the lowest validation "
+        "loss.",
         figure=figure,
-        data=table[["trial", *NAMES, "seed", "steps", "epochs", "minutes", "valid_loss", "trained_loss", "train_loss"]],
+        data=table,
     )

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection, PathCollection
 
-from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects
+from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects, overfitting
 from analysis.experiments.costs import batch_size, estimates, loading, stage_bars
 from analysis.experiments.kernels import reached, roofline
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
@@ -272,6 +272,15 @@ def test_learning_curves_are_means_over_seeds_with_each_report_once(drawn: Drawn
     for what in ("loss", "perplexity"):
         columns = tables[f"{what}-minutes"].filter(regex=what)
         assert columns.shape[1] == 2 and (columns.iloc[:, 0] > columns.iloc[:, 1]).all(), "both splits"
+
+
+def test_of_several_seeds_overfitting_is_drawn_once_and_their_mean(tmp_path: Path) -> None:
+    sizes = {"d_model": 32, "heads": 4, "layers": 2}
+    rows = [row(REPORT, {**sizes, "dropout": p, "seed": seed}, 3.0 + seed) for p in (0.0, 0.1) for seed in (0, 1, 5)]
+    picture = overfitting(study_of_trials(tmp_path / "x", "overfitting", rows))
+    (plot,) = picture.figure.axes
+    assert [text.get_text() for text in plot.get_legend().get_texts()] == ["dropout 0", "dropout 0.1"]
+    assert set(picture.data["seeds"]) == {3} and [line.get_ydata()[-1] for line in plot.lines[::2]] == [5.0, 5.0]
 
 
 def test_each_configuration_has_a_line_of_its_own(tmp_path: Path) -> None:
