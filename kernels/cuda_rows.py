@@ -88,7 +88,7 @@ def cross_entropy() -> Implementation:
                     found += math.exp(x[row, j] - top)
                 found = total(shared, found)
                 if cuda.threadIdx.x == 0:
-                    out[row] = math.log(found) + top - x[row, targets[row]]
+                    out[row] = math.log(found) + (top - x[row, targets[row]])
 
         return _launch(kernel)
 

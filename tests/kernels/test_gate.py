@@ -86,6 +86,14 @@ def test_a_planted_bug_is_found_and_not_timed(function, monkeypatch):
     assert "\n" not in row["status"]
 
 
+def test_losses_that_lose_their_digits_where_logits_are_large_are_found():
+    def adds_the_largest_first(x, targets, out):
+        top = x.max(1, initial=-np.inf)
+        out[:] = np.log(np.exp(x - top[:, None]).sum(1)) + top - x[np.arange(len(x)), targets]
+
+    assert row_of(with_one(KERNELS["cross_entropy"], adds_the_largest_first))["correct"] == "FAIL"
+
+
 @pytest.mark.parametrize(
     ("count", "more"),
     [
