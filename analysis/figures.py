@@ -1,6 +1,7 @@
 """The command behind plot.py: pictures of studies, as PNG and CSV, with their legends in words."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -84,7 +85,8 @@ def pictures_of(study: Study, name: str) -> list[Callable[[], Picture]]:
     """Return the pictures of an experiment. UserError: it has none, or the study is a search."""
     if name not in PICTURES:
         named = f"of {name}" if name else "a search"
-        remedy = f"name a study of {', '.join(PICTURES)}; of a search: {called('analysis/report.py')} {study.folder}"
+        report = f"{called('analysis/report.py')} {shlex.quote(str(study.folder))}"
+        remedy = f"name a study of {', '.join(PICTURES)}; of a search: {report}"
         raise UserError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
     return [partial(draw, study) for draw in PICTURES[name]]
 

@@ -4,6 +4,7 @@ experiments.
 
 import json
 import math
+import shlex
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
@@ -154,9 +155,8 @@ def open_study(folder: Path) -> Study:
     """Open a study of trials. UserError: no journal, a damaged one, or a study in which no model was trained."""
     study = _opened(folder)
     if KERNELS in study.facts:
-        raise UserError(
-            f"study: {str(folder)!r} is of kernels; draw it: {called('analysis/plot.py')} roofline {folder}"
-        )
+        draw = f"{called('analysis/plot.py')} roofline {shlex.quote(str(folder))}"
+        raise UserError(f"study: {str(folder)!r} is of kernels; draw it: {draw}")
     if study.read("SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
         raise UserError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
     return study

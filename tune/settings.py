@@ -465,7 +465,7 @@ class Settings(SearchFlags):
         if settings is None:
             what, entry = f"the experiment {is_of}" if is_of else "a search", called("tune/run.py")
             entry = f"{called('tune/experiment.py')} {is_of}" if is_of else entry
-            raise invalid("resume", f"'{folder}' is of {what}: write {entry} --resume {folder}")
+            raise invalid("resume", f"'{folder}' is of {what}: write {entry} --resume {shlex.quote(str(folder))}")
         changed = replace(settings, **changes)
         own = [each.name for each in fields(cls) if not flag_of(each).on_resume]
         others = [flag_name(name) for name in own if getattr(changed, name) != getattr(settings, name)]

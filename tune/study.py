@@ -7,6 +7,7 @@ check_not_hidden("model")
 # isort: split
 
 import json
+import shlex
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -278,8 +279,8 @@ def conclude(
     else:
         yield from conclude_list(context, engine)
     yield from spending_lines(journal, cap=settings.budget, spent=ledger.spent, price=settings.price_per_hour)
-    if context.listed:
-        yield f"draw it: {called('analysis/plot.py')} experiment {journal.folder}"
+    if context.listed and journal.rows("SELECT 1 FROM reports WHERE final LIMIT 1"):
+        yield f"draw it: {called('analysis/plot.py')} experiment {shlex.quote(str(journal.folder))}"
     if engine.stopping:
         later = " --deadline LATER" if engine.stopping == "deadline" else ""
         yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(journal.folder)}{later}"

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable
@@ -13,11 +14,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.figures import pictures_of
 from analysis.settings import SpendSettings
 from analysis.spending import ending, spending
 from analysis.study import alive, mean_curves, newest, open_kernels, open_studies, open_study, over_seeds
 from tests.analysis.conftest import Printed, Written
 from tune.arithmetic import mean_interval
+from tune.errors import UserError
 from tune.store.heartbeat import DRIVER, FOLDER, beat
 from tune.store.journal import Journal, connect
 from tune.store.mirror import MIRRORED
@@ -34,6 +37,15 @@ def test_the_newest_is_the_one_of_its_kind_that_was_written_last(write: Callable
         open_kernels(old.folder)
     with pytest.raises(ValueError, match=r"is of kernels; draw it: .*plot\.py roofline"):
         open_study(kernels.folder)
+
+
+def test_a_command_that_is_named_can_be_typed_where_the_folder_has_a_space(write: Callable[..., Written]) -> None:
+    kernels, searched = write("of kernels", kernels=["copy"]), write("a search")
+    searched.trial("t001")
+    for study, draw in ((kernels, open_study), (searched, lambda folder: pictures_of(open_study(folder), ""))):
+        with pytest.raises(UserError) as error:
+            draw(study.folder)
+        assert shlex.split(str(error.value))[-1] == str(study.folder)
 
 
 def test_what_is_only_read_is_no_newer_for_it(write: Callable[..., Written]) -> None:

@@ -3,6 +3,7 @@ all of it inside the cap; and what TensorBoard shows of it.
 """
 
 import json
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -253,7 +254,7 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
         study = context.settings.resume or context.settings.make_folder()
         how = f"go on with: {settings.to_go_on(study)}"
         last = last_word(f"{study}: {SILENT_END}; {how}")
-        with told_in_one_line(f"--resume {study}"), interrupted_at_once(how), last:
+        with told_in_one_line(settings.to_go_on(study)), interrupted_at_once(how), last:
             if not context.settings.resume:
                 write_facts(facts, study)
             return conduct(experiment, context, study, told)
@@ -283,8 +284,9 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         used = bench.accounting.ledger.spent
         journal.note(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
-        write(f"draw it: {called('analysis/plot.py')} experiment {study}")
-        write(f"its tables for a report: {called('tune/experiment.py')} --tables {study} --latex")
+        folder = shlex.quote(str(study))
+        write(f"draw it: {called('analysis/plot.py')} experiment {folder}")
+        write(f"its tables for a report: {called('tune/experiment.py')} --tables {folder} --latex")
         go_on = settings.to_go_on(study)
         left = missing(context.points, journal, experiment.name, go_on)
         for line in left if ended == "done" else [f"{ended}; go on with: {go_on}"]:

@@ -1,6 +1,7 @@
 """The ablation: what it asks for, the effects that it finds, the report's parameters; and its study in virtual time."""
 
 import math
+import shlex
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -166,13 +167,16 @@ def test_a_study_of_a_list_trains_it_whole_and_goes_on_with_what_the_cap_did_not
     pairs: Path, tmp_path: Path
 ) -> None:
     asked = settings(fix={"d_model": 64}, translation_corpus=pairs, budget="5m", scale=0.001, seeds=2, name="ablation")
-    most, rows, told = study(tmp_path, asked)
+    folder = tmp_path / "a study"
+    folder.mkdir()
+    most, rows, told = study(folder, asked)
     assert 2 < len(rows) < most and {row["steps"] for row in rows} == {steps_of(asked)}
     assert {row["config"]["seed"] for row in rows} == {0}, "further seeds come after all of the first"
     assert any("What each configuration learned" in line for line in told)
     (left,) = (line for line in told if "left out, as the cap does not pay for them" in line)
     assert left.startswith(f"{most - len(rows)} of {most} ") and "tune/experiment.py ablation --resume" in left
-    most, rows, told = study(tmp_path, replace(asked, budget=3600.0))
+    assert shlex.split(told[-1])[-1] == str(folder), "can be typed though it has a space"
+    most, rows, told = study(folder, replace(asked, budget=3600.0))
     assert len(rows) == most == 2 * len({shape_of(row["config"]) for row in rows})
     assert not any("left out" in line for line in told)
 

@@ -121,19 +121,20 @@ def test_what_is_proposed_beside_a_larger_cap_is_within_it(texts, capsys):
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    settings = ExperimentSettings(budget=600, families="nanogpt", text_corpus="builtin", out=tmp_path / "x")
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "study.json").write_text(json.dumps({"settings": settings.stored(), "experiment": "scaling"}))
-    return tmp_path / "x"
+    folder = tmp_path / "a study"
+    settings = ExperimentSettings(budget=600, families="nanogpt", text_corpus="builtin", out=folder)
+    folder.mkdir()
+    (folder / "study.json").write_text(json.dumps({"settings": settings.stored(), "experiment": "scaling"}))
+    return folder
 
 
 def test_a_study_is_resumed_as_what_it_is(study, capsys):
     assert cli.main(Settings, ["--resume", str(study)]) == 2
     said = capsys.readouterr().err
-    assert f"'{study}' is of the experiment scaling: write python tune/experiment.py scaling --resume {study}" in said
+    assert f"'{study}' is of the experiment scaling: write python tune/experiment.py scaling --resume '{study}'" in said
     (study / "study.json").write_text(json.dumps({"settings": {"budget": "1h", "families": "nanogpt,translation"}}))
     assert cli.main(ExperimentSettings, ["scaling", "--resume", str(study)]) == 2
-    assert f"is of a search: write python tune/run.py --resume {study}" in capsys.readouterr().err
+    assert f"is of a search: write python tune/run.py --resume '{study}'" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ what a death costs.
 
 import json
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ def run(out: Path, **more: Any) -> int:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two drivers: the first is killed."""
-    out = tmp_path_factory.mktemp("scaling") / "study"
+    out = tmp_path_factory.mktemp("scaling") / "a study"
     first = FORKING.Process(target=run, args=(out,))
     first.start()
     first.join()
@@ -91,6 +92,13 @@ def test_each_point_has_its_row_once_and_processes_serve_one_after_the_other(stu
     assert trained["steps"] == STEPS
     assert number(study, "SELECT COUNT(*) FROM leases") == 2 * 2, "a lease for each device, of each driver"
     assert len(communication(open_study(study)).data) == 1
+
+
+def test_the_commands_that_it_ends_with_can_be_typed(study: Path) -> None:
+    """Though its folder has a space."""
+    lines = (study / "log.txt").read_text().splitlines()
+    typed = [shlex.split(line) for line in lines if line.startswith(("draw it: ", "its tables "))]
+    assert len(typed) == 2 and all(str(study) in words for words in typed)
 
 
 def test_a_death_is_charged_and_training_goes_on_from_its_checkpoint(study: Path) -> None:
