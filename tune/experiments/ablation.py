@@ -188,10 +188,11 @@ def tables(done: Sequence[Row]) -> list[Table]:
 
 def overfitting_tables(done: Sequence[Row]) -> list[Table]:
     """What each configuration learned of a text that it saw again and again."""
+    done = [row | {"gap": row["trained_loss"] and row["valid_loss"] - row["trained_loss"]} for row in done]
     found = [
         [
             named(shape), f"{average(rows, 'epochs'):.3g}", told(rows, "trained_loss", "{:.3f}"),
-            f"{average(rows, 'valid_loss'):.3f}", f"{average(rows, 'valid_loss') - average(rows, 'trained_loss'):+.3f}",
+            f"{average(rows, 'valid_loss'):.3f}", told(rows, "gap", "{:+.3f}"),
             f"{average(rows, 'lowest_loss'):.3f}", f"{average(rows, 'lowest_at'):.0%}", told(rows, "bleu", "{:.1f}"),
         ]
         for shape, rows in by_shape(done).items()

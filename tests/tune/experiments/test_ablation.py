@@ -12,7 +12,7 @@ import pytest
 
 from model.config import Config
 from model.cost.estimates import plain_parameters
-from tests.training_rows import ablated
+from tests.training_rows import ablated, ended, row
 from tests.tune.experiments.conftest import studied
 from tune.assembly import make_engine, make_place
 from tune.devices import Devices, find_devices
@@ -29,6 +29,7 @@ from tune.experiments.ablation import (
     losses,
     main_effects,
     overfitting,
+    overfitting_tables,
     shape_of,
     slopes,
     steps_of,
@@ -44,6 +45,7 @@ from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.store.accounting import Assignment
 from tune.store.journal import Journal, connect
 from tune.study import own_ray
+from tune.table_text import NOTHING
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
 pytestmark = pytest.mark.usefixtures("known_prices")
@@ -179,6 +181,14 @@ def test_a_study_of_a_list_trains_it_whole_and_goes_on_with_what_the_cap_did_not
     most, rows, told = study(folder, replace(asked, budget=3600.0))
     assert len(rows) == most == 2 * len({shape_of(row["config"]) for row in rows})
     assert not any("left out" in line for line in told)
+
+
+def test_a_gap_that_is_not_known_is_no_number_and_is_of_seeds_that_have_both() -> None:
+    shape = {"d_model": 32, "heads": 4, "layers": 2}
+    rows = [ended(row({"steps": 100}, {**shape, "dropout": p, "seed": seed}, loss, train_loss=trained))
+            for p, seed, loss, trained in ((0.0, 0, 3.0, None), (0.1, 0, 3.0, 2.5), (0.1, 1, 9.0, None))]  # fmt: skip
+    (table,) = overfitting_tables(rows)
+    assert [cells[table.columns.index("gap")] for cells in table.rows] == [NOTHING, "+0.500"]
 
 
 class Raising(Simulation):
