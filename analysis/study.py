@@ -225,12 +225,17 @@ def open_studies(folders: Sequence[Path]) -> list[Study]:
 
 
 def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
-    """Return the last row of each point of an experiment that was measured. UserError: there is none."""
+    """Return the last row of each point of an experiment that was measured. UserError: there is none, and why."""
     of_before = study.read("SELECT 1 FROM pragma_table_info('rows')").empty  # such old journals have no experiments
     stored = [] if of_before else study.read(STORED, name).itertuples(index=False)
-    measured = [row for row in last_rows(stored).values() if "skipped" not in row]
+    rows, make = last_rows(stored).values(), f"{called('tune/experiment.py')} {name}"
+    measured = [row for row in rows if "skipped" not in row]
+    if rows and not measured:
+        why = ", ".join(dict.fromkeys(str(row["skipped"]) for row in rows))
+        go_on = f"{make} --resume {shlex.quote(str(study.folder))}"
+        raise UserError(f"study: {study.name!r} measured nothing of {name} ({why}); go on with it: {go_on}")
     if not measured:
-        raise UserError(f"study: {study.name!r} has no row of {name}; make one: {called('tune/experiment.py')} {name}")
+        raise UserError(f"study: {study.name!r} has no row of {name}; make one: {make}")
     return measured
 
 

@@ -64,7 +64,7 @@ def batch_size(study: Study) -> Picture:
     time.plot(timed["batch"], timed["epoch_seconds"], c=BLUE, marker="o", ms=5, label="here")
     time.plot(theirs["batch_size"], theirs["epoch_seconds"], c=BLACK, marker="x", ls=":", label="published")
     draw_memory(memory, table, [row["limit_bytes"] for row in rows if row.get("limit_bytes")])
-    ends = {name: largest[name] for name in ENDS if name in largest}
+    ends = {name: largest[name] for name in ENDS if largest.get(name)}  # a log axis has no 0
     for plot in (time, memory):
         for name, batch in ends.items():
             color, style, label = ENDS[name]

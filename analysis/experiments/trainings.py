@@ -257,6 +257,8 @@ def lives_table(study: Study) -> pd.DataFrame:
         for name, row in lives.items() for kind in KINDS
         for report, loss in enumerate(row.get(f"{kind}_loss", ()), 1) if loss is not None
     ]  # fmt: skip
+    if not found:
+        raise UserError(f"study: {study.name!r} has no life with a loss; begin anew with a lower --set learning_rate")
     return pd.DataFrame(found).sort_values(["parameters", "kind", "seconds"], ignore_index=True)
 
 

@@ -18,7 +18,7 @@ from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, le
 from analysis.experiments.costs import batch_size, estimates, loading, stage_bars
 from analysis.experiments.kernels import reached, roofline
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
-from analysis.experiments.trainings import line_of, losses_table, methods_scatter, methods_table, shapes, width
+from analysis.experiments.trainings import line_of, lives, losses_table, methods_scatter, methods_table, shapes, width
 from analysis.settings import PlotSettings
 from analysis.study import open_kernels
 from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows
@@ -126,6 +126,13 @@ def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(tm
     shown = {line.get_label(): list(line.get_xdata()) for line in memory.lines}
     assert shown["out of memory"] == [955, 2048]
     assert shown["largest that fits: 950"] == [950, 950] and shown["foretold: 960"] == [960, 960]
+
+
+def test_a_largest_batch_that_is_foretold_to_be_none_is_drawn_as_none(tmp_path: Path) -> None:
+    rows = [batch_size_rows.batch(32), batch_size_rows.largest() | {"foretold": 0}]
+    _, memory = batch_size(study_of_rows(tmp_path / "x", "batch_size", rows)).figure.axes
+    shown = " ".join(str(line.get_label()) for line in memory.lines)
+    assert "largest that fits: 950" in shown and "foretold" not in shown
 
 
 def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(tmp_path: Path) -> None:
@@ -319,6 +326,8 @@ def test_each_panel_has_a_line_for_each_shape_and_a_loss_that_diverged_is_nowher
 
 
 ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
+SKIPPED = [scaling_rows.step(1, 32) | {"skipped": "why"}]
+LOSSLESS = [CURVES[0], CURVES[2] | {"valid_loss": [None], "decayed_loss": [None]}]
 TOGETHER = [each for each in scaling_rows.all_rows() if each["devices"] > 1]
 
 
@@ -333,6 +342,8 @@ TOGETHER = [each for each in scaling_rows.all_rows() if each["devices"] > 1]
         (speed_up, "scaling", TOGETHER, "measured no step on one device; go on with it"),
         (communication, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (main_effects, "ablation", [], "no trial that came to its end yet; go on with it"),
+        (speed_up, "scaling", SKIPPED, r"measured nothing of scaling \(why\); go on with it: .* --resume /"),
+        (lives, "curves", LOSSLESS, "has no life with a loss; begin anew with"),
         (width, "transfer", parabola({}), "measured one d_model only; go on with it"),
         (width, "transfer", transferred()[7:], "has not measured the base yet; go on with it"),
     ],
