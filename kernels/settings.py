@@ -58,13 +58,14 @@ def memory_bytes() -> int:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Return the numbers of elements that --sizes asks for. UserError: no such numbers, or too large for the memory."""
+    """Return the numbers of elements that --sizes asks for, each once. UserError: no such numbers, or too large."""
     largest = memory_bytes() // MEMORY_SHARE // 8
     if text == "small":
         return SMALL
     if text == "full":
         return IN_CACHE, min(4 * last_cache_bytes() // ARRAYS // 8, largest)
-    asked = tuple(whole(each, "; write small, full, or --sizes 1000,1000000") for each in names(text))
+    remedy = "; write small, full, or --sizes 1000,1000000"
+    asked = tuple(dict.fromkeys(whole(each, remedy) for each in text.split(",")))
     if max(asked) > largest:
         raise UserError(f"{max(asked)}: this machine's memory serves {largest:,} elements at most")
     return asked

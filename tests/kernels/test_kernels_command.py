@@ -52,6 +52,7 @@ def test_the_kernels_of_the_published_report_are_there():
     assert parse(Settings, []).kernels == tuple(KERNELS) == NAMES
     assert set(KERNELS) >= {row["kernel"] for row in published("kernels")}
     assert parse(Settings, []).sizes == SMALL
+    assert parse(Settings, ["--sizes", "1000,01000,10"]).sizes == (1000, 10), "each once"
 
 
 @pytest.fixture(scope="module")
