@@ -214,7 +214,7 @@ def rates(data: Path, *, short: bool) -> Iterator[Row]:
         for ruled in (True, False):
             valleys = descended(family, prepared, shapes, ruled=ruled, short=short)
             base = valleys[BASE].best
-            regrets = {shape: valley.regret(base) for shape, valley in valleys.items()}
+            regrets = {shape: valley.losses[base] - valley.loss for shape, valley in valleys.items()}
             worst = max(regrets, key=regrets.__getitem__)
             bracketed = all(valley.bracketed for valley in valleys.values())
             rules = "with the rules" if ruled else "one rate for all tensors"

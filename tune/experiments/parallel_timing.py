@@ -26,12 +26,8 @@ TURN_SECONDS = 0.2
 LEAST_CALLS = 2  # the first reading of a turn is of a call before it
 LEAST_ROUNDS, MOST_ROUNDS = 5, 40
 MARGIN = 1.5  # no round begins unless so many times the longest is left
-LOGGED = {
-    "communication": "backward_comm_time",
-    "overlapped": "backward_compute_comm_overlap_time",
-    "backward": "backward_compute_time",
-    "forward": "forward_compute_time",
-}  # what DistributedDataParallel's logger calls it, in nanoseconds
+# what DistributedDataParallel's logger calls it, in nanoseconds
+LOGGED = {"communication": "backward_comm_time", "overlapped": "backward_compute_comm_overlap_time"}
 
 Reading = Mapping[str, float] | None
 Ways = dict[str, Callable[[], Reading]]

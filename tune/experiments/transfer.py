@@ -58,10 +58,6 @@ class Valley:
         curvature, slope, _ = np.polyfit(np.array(near) - self.best, found, 2)
         return float(self.best - slope / (2 * curvature))
 
-    def regret(self, rate: float) -> float:
-        """What another rate, which is known, loses against the best; at least so much where that is not bracketed."""
-        return self.losses[rate] - self.loss
-
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
