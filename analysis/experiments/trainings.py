@@ -29,7 +29,7 @@ from analysis.style import (
     log_axis,
 )
 from tune.errors import UserError
-from tune.rows import middle
+from tune.rows import longest_lives, middle, step_seconds
 from tune.search_space import label
 from tune.store.queries import ENDED
 
@@ -240,21 +240,16 @@ FIRST_SHARE = 0.02
 
 def lives_table(study: Study) -> pd.DataFrame:
     """Return a row for each loss of the longest life of each configuration. UserError: no life was measured yet."""
-    steps, lives = dict[str, float](), dict[str, dict]()
-    for row in experiment_rows(study, "curves"):
-        name = json.dumps(row["config"])
-        if "step_seconds" in row:
-            steps[name] = min(row["step_seconds"], steps.get(name, np.inf))
-        elif name not in lives or row["asked"]["seconds"] > lives[name]["asked"]["seconds"]:
-            lives[name] = row
+    rows = experiment_rows(study, "curves")
+    steps, lives = step_seconds(rows), longest_lives(rows)
     if not lives:
         raise UserError(f"study: {study.name!r} has measured no life yet; go on with it")
     found = [
         {
             "parameters": row["parameters"], **row["config"], "kind": kind,
-            "seconds": report * row["steps_per_report"] * steps[name], "loss": loss,
+            "seconds": report * row["steps_per_report"] * steps[label(row["config"])], "loss": loss,
         }
-        for name, row in lives.items() for kind in KINDS
+        for row in lives for kind in KINDS
         for report, loss in enumerate(row.get(f"{kind}_loss", ()), 1) if loss is not None
     ]  # fmt: skip
     if not found:

@@ -15,6 +15,7 @@ from tune.experiments.lives import ENDS, RATIO, REPORT_SECONDS, SLOW_STEPS, TIME
 from tune.experiments.prices import EVALUATION_TOKENS, FORWARD, step_price
 from tune.experiments.tables import figure
 from tune.reports import EPOCHS_AS_NEW
+from tune.rows import is_life, lived_seconds, longest_lives, step_seconds
 from tune.search_space import FASTEST_FIRST, label
 
 SHAPES = (
@@ -79,32 +80,6 @@ def told(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
     return {} if known is None else {"step_seconds": known}
 
 
-def step_seconds(rows: Sequence[Row]) -> dict[str, float]:
-    """Of each configuration, of its fastest round."""
-    found: dict[str, float] = {}
-    for row in rows:
-        if "step_seconds" in row:
-            name = label(row["config"])
-            found[name] = min(row["step_seconds"], found.get(name, math.inf))
-    return found
-
-
-def lives(rows: Sequence[Row]) -> list[Row]:
-    """The longest of each configuration."""
-    longest = {label(row["config"]): row for row in sorted(filter(is_life, rows), key=lived_seconds)}
-    return [row for row in rows if row is longest.get(label(row["config"]))]
-
-
-def is_life(row: Row) -> bool:
-    """And was lived."""
-    return "valid_loss" in row
-
-
-def lived_seconds(row: Row) -> float:
-    """What was asked for."""
-    return float(row["asked"]["seconds"])
-
-
 def further(rows: Sequence[Row]) -> list[Point]:
     """Lives ten times as long of those that could win there, where the cap still pays for them."""
     times, step, found = LONG_LIFE / LIFE, step_seconds(rows), []
@@ -165,7 +140,7 @@ def files(rows: Sequence[Row]) -> dict[str, str]:
     lines = [
         {"config": row["config"], "seconds_per_report": row["steps_per_report"] * known[label(row["config"])]}
         | {name: row[name] for name in COPIED if name in row}
-        for row in lives(rows)
+        for row in longest_lives(rows)
     ]  # fmt: skip
     return {TABLE: "".join(json.dumps(_rounded(line)) + "\n" for line in lines)} if lines else {}
 
@@ -181,7 +156,7 @@ def _rounded(value: Any) -> Any:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Losses after the longest life at the constant rate, and after each decay."""
-    known, found = step_seconds(rows), sorted(lives(rows), key=lambda row: row["parameters"])
+    known, found = step_seconds(rows), sorted(longest_lives(rows), key=lambda row: row["parameters"])
     decayed = [{end_of(row, at): loss for at, loss in decays(row)} for row in found]
     ends = sorted(set[float]().union(*decayed))
     cells = [
