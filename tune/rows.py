@@ -5,6 +5,7 @@ from math import isnan
 from statistics import fmean, median
 from typing import Any
 
+from tune.arithmetic import Interval, ratio
 from tune.search_space import label
 
 Row = dict[str, Any]
@@ -44,3 +45,29 @@ def is_life(row: Row) -> bool:
 def lived_seconds(row: Row) -> float:
     """Return the seconds that a life was asked for."""
     return float(row["asked"]["seconds"])
+
+
+def steps_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
+    """Return the rows of `scaling` that are of steps, by devices and rows of the batch."""
+    return {(row["devices"], row["asked"]["rows"]): row for row in rows if "step_seconds" in row}
+
+
+def pairs(steps: dict[tuple[int, int], Row], *, weak: bool) -> list[tuple[int, Row, Row]]:
+    """Return each batch with its row on one device and that on several: of the same batch a device (weak), or of the
+    same in all (strong)."""
+    singles = {batch: row for (count, batch), row in steps.items() if count == 1}
+    return [
+        (batch, single, steps[count, batch * (count if weak else 1)])
+        for count in sorted({count for count, _ in steps})
+        for batch, single in singles.items()
+        if (count, batch * (count if weak else 1)) in steps
+    ]
+
+
+def times_as_fast(single: Row, row: Row, *, weak: bool) -> Interval:
+    """Return how many times as fast as one device, with its interval: as many tokens a second."""
+    if row is single:
+        return 1.0, 1.0, 1.0
+    times, low, high = ratio(single["rounds"]["step"], row["rounds"]["step"])
+    work = row["tokens"] / single["tokens"] if weak else 1.0
+    return work * times, work * low, work * high

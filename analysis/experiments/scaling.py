@@ -26,9 +26,9 @@ from analysis.style import (
     stacked_bars,
 )
 from tune import table_rules
-from tune.arithmetic import ratio
 from tune.errors import UserError
 from tune.published import PUBLISHED, read
+from tune.rows import pairs, steps_of, times_as_fast
 
 COLORS = (BLUE, VERMILION, ORANGE, SKY)
 PARTS = {"unsynced_seconds": ("computing", BLUE), "exposed_seconds": ("waiting for communication", VERMILION)}
@@ -36,37 +36,31 @@ PARTS = {"unsynced_seconds": ("computing", BLUE), "exposed_seconds": ("waiting f
 
 def steps_table(study: Study) -> pd.DataFrame:
     """Return a row for each number of devices and batch: a step and its parts in seconds, with the ends of the step's
-    interval; rounds: seconds of a step in each round."""
+    interval."""
     rows = [row for row in experiment_rows(study, "scaling") if "step_seconds" in row]
     if not rows:
         raise UserError(f"study: {study.name!r} has no step of scaling yet; go on with it")
     table = pd.DataFrame({
         "devices": [row["devices"] for row in rows],
         "batch": [row["asked"]["rows"] for row in rows],
-        "tokens": [row["tokens"] for row in rows],
         **{name: [row["step_seconds"][place] for row in rows] for place, name in enumerate(("step", "low", "high"))},
         **{name: [row.get(name, [0.0])[0] for row in rows] for name in (*PARTS, "overlapped_seconds")},
-        "rounds": [row["rounds"]["step"] for row in rows],
         "disturbed": [row.get("disturbed", False) for row in rows],
     })  # fmt: skip
     return table.sort_values(["devices", "batch"], ignore_index=True)
 
 
-def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
+def speed_ups(study: Study) -> pd.DataFrame:
     """Return speed-ups over one device: weak, with a fixed batch for each device, by tokens a second; strong, with a
     fixed batch in all."""
-    singles = table[table["devices"] == 1].set_index("batch")
-    found = []
-    for row in table.to_dict("records"):
-        for kind, batch in (("weak", row["batch"] // row["devices"]), ("strong", row["batch"])):
-            if batch in singles.index:
-                single = singles.loc[batch]
-                work = row["tokens"] / single["tokens"]
-                ends = ratio(single["rounds"], row["rounds"]) if row["devices"] > 1 else (1.0, 1.0, 1.0)
-                times = dict(zip(("speed_up", "low", "high"), (work * each for each in ends), strict=True))
-                disturbed = row["disturbed"] or single["disturbed"]
-                found.append({"kind": kind, "batch": batch, "devices": row["devices"], "disturbed": disturbed} | times)
-    return pd.DataFrame(found)
+    steps = steps_of(experiment_rows(study, "scaling"))
+    return pd.DataFrame([
+        {"kind": kind, "batch": batch, "devices": row["devices"]}
+        | {"disturbed": any(each.get("disturbed", False) for each in (single, row))}
+        | dict(zip(("speed_up", "low", "high"), times_as_fast(single, row, weak=kind == "weak"), strict=True))
+        for kind in ("weak", "strong")
+        for batch, single, row in pairs(steps, weak=kind == "weak")
+    ])  # fmt: skip
 
 
 def published_speed_ups() -> pd.DataFrame:
@@ -78,7 +72,7 @@ def published_speed_ups() -> pd.DataFrame:
 
 def speed_up(study: Study) -> Picture:
     """Draw how many times as fast as one device several are. UserError: only one device was measured, or none alone."""
-    table = speed_ups(steps_table(study))
+    table = speed_ups(study)
     if table.empty:
         raise UserError(f"study: {study.name!r} measured no step on one device; go on with it")
     devices = sorted(table["devices"].unique())
@@ -138,7 +132,7 @@ def communication(study: Study) -> Picture:
         title="What of a step is communication",
         text="Bars that end at the line add up to the step.",
         figure=figure,
-        data=table.drop(columns="rounds"),
+        data=table,
     )
 
 

@@ -227,9 +227,10 @@ def test_speed_ups_by_hand(tmp_path: Path) -> None:
         each["step_seconds"] = [seconds, seconds * 0.9, seconds * 1.1]
         each["rounds"] = {"step": [seconds * share for share in (0.9, 1.0, 1.0, 1.0, 1.1)]}
     rows[-1]["skipped"] = "why"
-    table = steps_table(study_of_rows(tmp_path / "x", "scaling", rows))
+    study = study_of_rows(tmp_path / "x", "scaling", rows)
+    table = steps_table(study)
     assert table[["batch", "step"]].to_numpy().tolist() == [[32, 1.0], [64, 2.0], [64, 1.25]]
-    found = speed_ups(table).set_index(["kind", "devices", "batch"])
+    found = speed_ups(study).set_index(["kind", "devices", "batch"])
     assert found.loc["weak", 2, 32]["speed_up"] == pytest.approx(1.6)
     assert found.loc["strong", 2, 64]["speed_up"] == pytest.approx(1.6)
     rounds = (each["rounds"]["step"] for each in (rows[1], rows[3]))

@@ -10,7 +10,6 @@ from kernels.timing import interval
 from model.training.ddp import ParallelLearner, agreement, make_learner, ranks
 from model.training.learner import Learner
 from model.training.time_budget import warm_up
-from tune.arithmetic import Interval, ratio
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
@@ -18,6 +17,7 @@ from tune.experiments.parallel_timing import Rounds, accumulations, gradient_byt
 from tune.experiments.tables import figure, with_interval
 from tune.experiments.training import of_rows, recipe_rows, trained
 from tune.published import PUBLISHED, published, read
+from tune.rows import pairs, steps_of, times_as_fast
 from tune.table_rules import speed_ups
 
 COUNTS = (1, 2, 4, 8)
@@ -38,25 +38,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     return [table for table in (*made, training(rows), start_up(rows)) if table.rows]
 
 
-def steps_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
-    """Those of steps, by devices and rows of the batch."""
-    return {(row["devices"], row["asked"]["rows"]): row for row in rows if "step_seconds" in row}
-
-
 def on_several(steps: dict[tuple[int, int], Row]) -> dict[tuple[int, int], Row]:
     """Those on more devices than one, in order."""
     return {key: row for key, row in sorted(steps.items()) if key[0] > 1}
-
-
-def pairs(steps: dict[tuple[int, int], Row], *, weak: bool) -> list[tuple[int, Row, Row]]:
-    """The batch, on one device and on more of them: the same a device (weak scaling), or the same in all (strong)."""
-    singles = {batch: row for (count, batch), row in steps.items() if count == 1}
-    return [
-        (batch, single, steps[count, batch * (count if weak else 1)])
-        for count in sorted({count for count, _ in steps})
-        for batch, single in singles.items()
-        if (count, batch * (count if weak else 1)) in steps
-    ]
 
 
 def weak(steps: dict[tuple[int, int], Row]) -> Table:
@@ -127,18 +111,11 @@ def speed(row: Row) -> list[str]:
     ]
 
 
-def speed_up(single: Row, row: Row, *, weak: bool) -> Interval:
-    """How many times as fast as one device, with its interval: as many tokens a second."""
-    times, low, high = ratio(single["rounds"]["step"], row["rounds"]["step"])
-    work = row["tokens"] / single["tokens"] if weak else 1.0
-    return work * times, work * low, work * high
-
-
 def gain(single: Row, row: Row, *, weak: bool) -> list[str]:
     """What GAIN names."""
     if row is single:
         return ["1", "100%"]
-    times = speed_up(single, row, weak=weak)
+    times = times_as_fast(single, row, weak=weak)
     return [with_interval(times, "{:.2f}"), f"{times[0] / row['devices']:.0%}"]
 
 

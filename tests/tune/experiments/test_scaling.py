@@ -34,9 +34,9 @@ from tune.experiments.scaling import (
     published_speed_ups,
     published_steps,
     ring,
-    speed_up,
     steps_of,
     tables,
+    times_as_fast,
 )
 from tune.experiments.training import trained
 
@@ -59,9 +59,9 @@ def test_each_batch_is_measured_weakly_and_strongly_on_every_number_of_devices()
 def test_without_communication_twice_the_devices_are_twice_as_fast():
     single, free = step(1, 32), step(2, 64)
     free["rounds"]["step"] = single["rounds"]["step"]
-    assert speed_up(single, free, weak=True) == pytest.approx((2, 2, 2))
+    assert times_as_fast(single, free, weak=True) == pytest.approx((2, 2, 2))
     free["rounds"]["step"] = [seconds / 2 for seconds in single["rounds"]["step"]]
-    assert speed_up(single, free, weak=False) == pytest.approx((2, 2, 2))
+    assert times_as_fast(single, free, weak=False) == pytest.approx((2, 2, 2))
 
 
 def test_weak_pairs_have_one_batch_a_device_and_strong_ones_one_in_all():
