@@ -49,7 +49,7 @@ OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
     }
 }  # fmt: skip
 """By architecture, what differs from the recipe of the family nanogpt."""
-ONCE: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0, "dropout_after": 0.0}
+OLD_DEFAULTS: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0, "dropout_after": 0.0}
 """Values of the fields that an older stored config or recipe lacks, as there was no choice then."""
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from model.config import ONCE, RECIPES, Config, Data, build_model, model_config, pad_of
+from model.config import OLD_DEFAULTS, RECIPES, Config, Data, build_model, model_config, pad_of
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, flops_per_token, parameters, update_flops
 from model.cost.memory_estimate import memory_estimate
 from model.data.batches import (
@@ -45,8 +45,8 @@ class Family:
     which families with the same word share. space: the values that each dimension may have; tried first is the value of
     the default configuration for d_model, heads, layers and dropout, where it is listed, else the middle one. A
     dimension that is no field of model.config.Config is found in `config.own`. recipe: fields of Config that differ
-    from the recipe of nanogpt, none of config.ONCE. compiles: whether torch.compile serves, which takes batches of one
-    shape.
+    from the recipe of nanogpt, none of config.OLD_DEFAULTS. compiles: whether torch.compile serves, which takes
+    batches of one shape.
     """
 
     corpus: str = "text"
@@ -248,14 +248,14 @@ FAMILIES: dict[str, Family] = {"translation": Transformers("pairs"), "nanogpt": 
 BUILT_IN = tuple(FAMILIES)
 
 
-def add(name: str, family: Family) -> None:
+def register_family(name: str, family: Family) -> None:
     """Register a user's own family in this process. UserError: it lacks a method, or a corpus or recipe that serves."""
     if missing := [each for each in WRITTEN if getattr(type(family), each) is getattr(Family, each)]:
         raise UserError(f"families: {name!r} has no {missing[0]}: a family has {', '.join(WRITTEN)}; write it")
     if family.corpus not in CORPORA and type(family).read is Family.read:
         known = " or ".join(CORPORA)
         raise UserError(f"families: {name!r}: corpus is {family.corpus!r}: choose {known}, or write how it is read")
-    common = {name: value for name, value in RECIPES["nanogpt"].items() if name not in ONCE}
+    common = {name: value for name, value in RECIPES["nanogpt"].items() if name not in OLD_DEFAULTS}
     if unknown := [field for field in family.recipe if field not in common]:
         there = ", ".join(common)
         raise UserError(f"families: {name!r} has {unknown[0]!r} in its recipe: a recipe has {there}; leave it out")
@@ -264,9 +264,9 @@ def add(name: str, family: Family) -> None:
             parse_set(f"{field}={json.dumps(family.recipe[field], default=repr)}")
     except UserError as error:
         raise UserError(f"families: {name!r} has in its recipe {error}") from None
-    FAMILIES[name], RECIPES[name] = family, {**common, **family.recipe, **ONCE}
+    FAMILIES[name], RECIPES[name] = family, {**common, **family.recipe, **OLD_DEFAULTS}
 
 
-def own() -> dict[str, Family]:
+def registered_families() -> dict[str, Family]:
     """Return the families that were added."""
     return {name: family for name, family in FAMILIES.items() if name not in BUILT_IN}

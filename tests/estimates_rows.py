@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from model.cost.estimates import TRAINING
+from model.cost.estimates import STEP_OVER_FORWARD
 from model.cost.word_model import WordConfig, block_flops, on_paper, parts, step_bytes
 from tests.training_rows import whole
 
@@ -34,7 +34,9 @@ def parameters() -> dict[str, Any]:
 
 def nsight() -> dict[str, Any]:
     """Of a GPU that counts two per cent more."""
-    counted = [[batch, round(1.02 * TRAINING * block_flops(WordConfig(), batch)), 10**6 * batch] for batch in BATCHES]
+    counted = [
+        [batch, round(1.02 * STEP_OVER_FORWARD * block_flops(WordConfig(), batch)), 10**6 * batch] for batch in BATCHES
+    ]
     return row({"measure": "nsight", "batches": list(BATCHES)}, nsight=counted)
 
 

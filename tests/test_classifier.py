@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from model.config import RECIPES, Config
-from model.cost.probe import FITS, Order, try_batch
+from model.cost.probe import FITS, Probe, try_batch
 from model.data.dataset import OwnData
 from model.families import FAMILIES, Family
 from model.training.evaluation import evaluate
@@ -145,7 +145,7 @@ def test_a_batch_is_tried_in_a_process_that_never_saw_its_file(
     config: Config, data: OwnData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKING)
-    order = Order(
+    order = Probe(
         config=config, device=CPU, limit=None, share=0.0, seconds=120, families=ray.cloudpickle.dumps(travelling())
     )
     found = try_batch(order, data)

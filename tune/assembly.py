@@ -8,7 +8,7 @@ from typing import Any
 
 from model.config import pad_of
 from model.families import FAMILIES
-from model.nn.precision import of_processor
+from model.nn.precision import processor_facts
 from model.training.time_budget import WHOLE_MARGIN
 from tune.backend.leased import Place
 from tune.own_loop import make_loop_family
@@ -202,7 +202,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
         folder=study, device=kind, threads=context.devices.threads, seed=settings.seed, evaluation_tokens=tokens,
         recipes={name: each.at for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Driver.here(),
-        memory_limit=context.held_to, listed=context.listed is not None, processor=of_processor() if here else {},
+        memory_limit=context.held_to, listed=context.listed is not None, processor=processor_facts() if here else {},
     )  # fmt: skip
 
 

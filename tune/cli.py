@@ -171,6 +171,7 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
         else:
             action = Joined if flag.repeats else Once
             made.add_argument(flag_name(setting.name), metavar=form, help=told, action=action)
+    made.usage = made.format_usage().removeprefix("usage: ").rstrip().replace("%", "%%")  # else taken for a format
     return made
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import ray.cloudpickle
 
-from model.families import BUILT_IN, Family, add, own
+from model.families import BUILT_IN, Family, register_family, registered_families
 from tune.errors import UserError, is_a_users
 from tune.own_space import LOOP, NAME
 from tune.search_space import FREED, PRECISIONS, SPACES, Value
@@ -28,7 +28,7 @@ def register(name: str) -> Callable[[type[Family]], type[Family]]:
         for dimension, values in family.space.items():
             if rule := fault(dimension, tuple(values)):
                 raise UserError(f"families: {name!r}: {dimension!r} {rule}")
-        add(name, family())
+        register_family(name, family())
         SPACES[name] = {dimension: tuple(values) for dimension, values in family.space.items()}
         return family
 
@@ -52,12 +52,16 @@ def travelling() -> dict[str, Family]:
     """A user's own families, of which the code goes along to Ray's processes, wherever they run; with it goes what of
     the user's lies beside it.
     """
-    folders = {file.parent for family in own().values() if (file := _file(sys.modules[type(family).__module__]))}
+    folders = {
+        file.parent
+        for family in registered_families().values()
+        if (file := _file(sys.modules[type(family).__module__]))
+    }
     for module in list(sys.modules.values()) if folders else ():
         file = _file(module)
         if file is not None and file.parent in folders and module.__name__ != "__main__" and is_a_users(file):
             ray.cloudpickle.register_pickle_by_value(module)
-    return own()
+    return registered_families()
 
 
 def _file(module: ModuleType) -> Path | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from model.config import ONCE, Config, Data, family_recipe, pad_of
+from model.config import OLD_DEFAULTS, Config, Data, family_recipe, pad_of
 from model.cost.probe import LEAST_STEPS, step_seconds
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
@@ -38,7 +38,7 @@ from tune.recipe import (
     without_choice,
 )
 from tune.reports import Metric
-from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, read, suited
+from tune.search.earlier import Conditions, Earlier, Learned, beyond, learn, line, read, suited
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.ladder import CONFIRM_SHARE, WALLS
 from tune.search.listed import Listed, dimensions
@@ -321,9 +321,9 @@ def make_recipe(
     return found.around(min(max(min(weights, most_weights(name, data.training_tokens)), min(sizes)), max(sizes)))
 
 
-def ground(devices: Devices, recipe: Recipe, data: Data) -> Ground:
+def ground(devices: Devices, recipe: Recipe, data: Data) -> Conditions:
     """What figures of a family hold on in this search."""
-    return Ground(
+    return Conditions(
         kind=devices.kind, processor=devices.processor, share=devices.share,
         text=(data.sha256, data.vocabulary), context=recipe.context, compute=recipe.weights * recipe.tokens,
     )  # fmt: skip
@@ -393,7 +393,7 @@ def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dic
     if not isinstance(stored.get("recipes"), dict):
         raise invalid("resume", f"'{study}' has a damaged study.json, without recipes: name another study")
     try:
-        recipes = {name: Recipe.from_stored({**ONCE, **stored["recipes"][name]}) for name in families}
+        recipes = {name: Recipe.from_stored({**OLD_DEFAULTS, **stored["recipes"][name]}) for name in families}
         return recipes, {name: Learned.from_stored(learned[name]) for name in families if learned}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None

@@ -9,7 +9,7 @@ from model.nn.precision import compute_dtype
 from model.nn.translator import TranslatorConfig
 from model.training.muon import POLYNOMIALS
 
-TRAINING = 3  # FLOPs of a step over those of a forward: the gradients of a product are two more products
+STEP_OVER_FORWARD = 3  # FLOPs of a step over those of a forward: the gradients of a product are two more products
 STATE_BYTES = 16  # per parameter: fp32 weight, gradient, and AdamW's two moments or Muon's one and its update
 AVERAGE_BYTES = 4  # per parameter: its average, where a training has one
 _MASTER_BYTES = 4
@@ -45,7 +45,7 @@ def flops_per_token(config: GPTConfig | TranslatorConfig, *, target: int, source
         whole += layers * (28 * target * d * d + 4 * target**2 * d + 4 * target * source * d)  # decoder
     else:
         whole += layers * (24 * target * d * d + 4 * target**2 * d)
-    return TRAINING * whole / target
+    return STEP_OVER_FORWARD * whole / target
 
 
 def update_flops(config: GPTConfig | TranslatorConfig) -> int:

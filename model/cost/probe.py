@@ -20,7 +20,7 @@ from model.config import Config, Data
 from model.cost.estimates import STATE_BYTES
 from model.cost.memory_estimate import most_bytes
 from model.data.batches import Batch
-from model.families import add
+from model.families import register_family
 from model.nn.precision import on_threads
 from model.training.graph import make_learner
 from model.training.learner import Learner
@@ -52,7 +52,7 @@ epoch epoch_seconds, and share: how much of it was timed.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class Probe:
     """A probe to run. config: with the batch's size; limit: bytes of memory, None for all there are; share: the part of
     each of two epochs to train, 0 for none.
 
@@ -80,17 +80,17 @@ class _Whole(Learner):
         return super()._by_parts(batch)
 
 
-def try_batch(order: Order, data: Data) -> Outcome:
+def try_batch(probe: Probe, data: Data) -> Outcome:
     """Try a batch in a process, which has ended then, and return what came of it. UserError: it failed for another
     reason than memory."""
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     line, end = context.Pipe(duplex=False)
-    process = context.Process(target=_life, args=(end, order, data, began + order.seconds), daemon=True)
+    process = context.Process(target=_life, args=(end, probe, data, began + probe.seconds), daemon=True)
     process.start()
     end.close()
     try:
-        found = line.recv() if line.poll(order.seconds) else {"ended": TOO_LATE}
+        found = line.recv() if line.poll(probe.seconds) else {"ended": TOO_LATE}
     except EOFError:  # it died before it said anything
         process.join()
         code = process.exitcode or 0
@@ -100,20 +100,20 @@ def try_batch(order: Order, data: Data) -> Outcome:
         process.kill()
         process.join()
     if "error" in found:
-        raise UserError(f"batch: a step of {order.config.batch_tokens} tokens failed: {found['error']}")
+        raise UserError(f"batch: a step of {probe.config.batch_tokens} tokens failed: {found['error']}")
     return found | {"seconds": time.monotonic() - began}
 
 
-def _life(line: Connection, order: Order, data: Data, ends: float) -> None:
+def _life(line: Connection, probe: Probe, data: Data, ends: float) -> None:
     """Run a probe and send its outcome: all that the process does."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    for name, family in pickle.loads(order.families).items():
-        add(name, family)
+    for name, family in pickle.loads(probe.families).items():
+        register_family(name, family)
     prepare_process(1)
-    limit = MemoryLimit(order.limit, order.device)
-    free = available_bytes(order.device) if order.device.type == "cuda" else None
+    limit = MemoryLimit(probe.limit, probe.device)
+    free = available_bytes(probe.device) if probe.device.type == "cuda" else None
     try:
-        found = _steps(order, data, limit, ends)
+        found = _steps(probe, data, limit, ends)
     except Exception as error:
         ended = isinstance(error, TooLarge) or ran_out(error)  # while limited, when more errors mean that
         limit.lift()
@@ -129,23 +129,23 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _steps(order: Order, data: Data, limit: MemoryLimit, ends: float) -> Outcome:
+def _steps(probe: Probe, data: Data, limit: MemoryLimit, ends: float) -> Outcome:
     limit.begin()
-    memory = PeakMemory(order.device)
-    learner = _Whole(order.config, data, order.device)
+    memory = PeakMemory(probe.device)
+    learner = _Whole(probe.config, data, probe.device)
     _advance(learner, FIRST_STEPS)
     step = _advance(learner, 1)
-    ready = order.seconds - (ends - time.monotonic())
+    ready = probe.seconds - (ends - time.monotonic())
     found: Outcome = {
         "parameters": learner.parameters, "epoch_steps": len(learner.batches), "ready_seconds": ready,
         "step_seconds": step,
     }  # fmt: skip
-    if order.share:
-        found |= _second_epoch(learner, order.share, step, ends)
+    if probe.share:
+        found |= _second_epoch(learner, probe.share, step, ends)
     taken = max(memory.bytes(), limit.counted())
     limit.lift()
     held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
-    tensors = held + most_bytes(lambda: learner.step(1.0), order.device)
+    tensors = held + most_bytes(lambda: learner.step(1.0), probe.device)
     return found | {"ended": FITS, "memory_bytes": taken, "tensor_bytes": tensors}
 
 

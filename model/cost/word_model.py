@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.cost.estimates import STATE_BYTES, TRAINING
+from model.cost.estimates import STATE_BYTES, STEP_OVER_FORWARD
 from model.nn.precision import prepare
 
 
@@ -145,8 +145,8 @@ def reported_flops(config: WordConfig, batch: int) -> int:
 
 
 def block_flops(config: WordConfig, batch: int) -> int:
-    """Return the FLOPs of the matrix products in a block's forward; heads cancel. Training takes `estimates.TRAINING`
-    times as many."""
+    """Return the FLOPs of the matrix products in a block's forward; heads cancel. Training takes
+    `estimates.STEP_OVER_FORWARD` times as many."""
     s, d = config.length, config.d_model
     return batch * (8 * s * d**2 + 4 * s**2 * d + 4 * s * d * config.feed_forward)
 
@@ -190,5 +190,5 @@ def on_paper(what: str, config: WordConfig, batch: int) -> dict[str, int]:
     own = {"reported_flops": reported_flops} if block else {"step_bytes": step_bytes}
     return {
         **{f"paper_{name}": figure(config, batch) for name, figure in own.items()},
-        "paper_forward_flops": forward, "paper_step_flops": TRAINING * forward, "paper_kept_bytes": kept,
+        "paper_forward_flops": forward, "paper_step_flops": STEP_OVER_FORWARD * forward, "paper_kept_bytes": kept,
     }  # fmt: skip

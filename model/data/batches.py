@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from model.data.dataset import OwnData, PairData, PairSplit, TextData
 from model.data.packing import Shape, pack
-from model.data.resident import IGNORED, Batch, Inputs, LaidRows, ResidentPairs, ResidentText, kept, sent
+from model.data.resident import IGNORED, Batch, Inputs, LaidRows, ResidentPairs, ResidentText, made_once, to_device
 from tune.errors import UserError
 
 EVALUATION_TOKENS = 2_048  # most of an evaluation's block on either side, padding included, unless it is a single row
@@ -102,7 +102,7 @@ class EndlessBatches:
         self._epoch, self._batch, self._plan = epoch, batch, self.order(epoch)
         if not len(self._plan):
             raise UserError("batch_tokens: one batch is more than there is to train on: write fewer, or give more")
-        self._there = sent(self._plan, self._device)
+        self._there = to_device(self._plan, self._device)
 
     def _at(self, place: int) -> Batch:
         return self._feed.batch(self._plan[place], self._there[place])
@@ -219,7 +219,7 @@ class _PairFeed:
                 f"fewer than a batch; give a file with at least {shape.rows * shape.target} words"
             )
         place = torch.device(device)
-        self._laid = None if place.type == "cpu" else kept(LaidRows, data, place)
+        self._laid = None if place.type == "cpu" else made_once(LaidRows, data, place)
         self._pairs = ResidentPairs(data, data.train, device)
         self._tokens = np.add.reduceat(data.train.lengths[data.rows.pairs, 1], data.rows.offsets[:-1])
 
@@ -270,7 +270,7 @@ def evaluation_batches(
     begins = _windows(last, tokens, window)
     begins = (begins[:, None] + np.arange(0, window, context)).flatten()
     begins, block = begins[begins < last], max(1, EVALUATION_TOKENS // window) * window // context
-    there, rows = sent(begins, device), _rows(block, context, most)
+    there, rows = to_device(begins, device), _rows(block, context, most)
     for first in range(0, len(begins), rows):
         some = begins[first : first + rows]
         batch = replace(text.batch(there[first : first + rows], context), block=block)
@@ -346,7 +346,7 @@ def _pair_evaluation(
 ) -> Iterator[Batch]:
     """Yield batches of pairs, packed as in training; pairs too long for that are packed into longer rows."""
     pairs = ResidentPairs(data, split, device)
-    for rows, (source, target) in kept(_measured_rows, split, tokens, *data.row):
+    for rows, (source, target) in made_once(_measured_rows, split, tokens, *data.row):
         block = max(1, EVALUATION_TOKENS // max(source, target))
         count = _rows(block, max(source, target), most)
         for first in range(0, len(rows), count):

@@ -119,7 +119,7 @@ class ResidentPairs:
         onto = np.repeat(row * width + before - before[first], lengths) + inside
         read = np.repeat(self._begins[pairs, side], lengths) + inside
         of = np.repeat(np.arange(len(pairs)) - first, lengths)
-        return sent(np.stack([onto, read, of]), self._source.device)
+        return to_device(np.stack([onto, read, of]), self._source.device)
 
 
 def _laid(shape: tuple[int, int], empty: int, places: Tensor, values: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class LaidRows:
         return tuple(inputs), targets
 
 
-def sent(array: np.ndarray, device: torch.device | str) -> Tensor:
+def to_device(array: np.ndarray, device: torch.device | str) -> Tensor:
     """Return the array on a device; the host does not wait for a GPU to copy it."""
     there, here = torch.device(device), torch.from_numpy(array)
     return here.pin_memory().to(there, non_blocking=True) if there.type == "cuda" else here.to(there)
@@ -159,7 +159,7 @@ Made = TypeVar("Made")
 _kept = OrderedDict[tuple[Hashable, ...], tuple[Any, Any]]()
 
 
-def kept(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
+def made_once(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
     """Return `make(of, *given)`, called once for all trials of this process; the latest few results are kept."""
     key = make, id(of), *given  # the object is kept too, so that no other gets its id
     if key not in _kept:
@@ -177,7 +177,7 @@ def resident(array: np.ndarray, device: torch.device | str) -> Tensor:
     uint16 becomes int16, which all devices index; a vocabulary is far below 2 ** 15.
     """
     place = torch.device(device)
-    return _shared(array, place) if place.type == "cpu" else kept(_shared, array, place)
+    return _shared(array, place) if place.type == "cpu" else made_once(_shared, array, place)
 
 
 def _shared(array: np.ndarray, device: torch.device) -> Tensor:

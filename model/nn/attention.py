@@ -28,7 +28,7 @@ class Dropout(nn.Module):
     rate and draws from its own generator (`members`).
     """
 
-    members: "Members | None" = None
+    members: "CohortDropout | None" = None
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Residual(Dropout):
         return torch.add(x, super().forward(y), alpha=self.factor)
 
 
-class Members:
+class CohortDropout:
     """Dropout of a cohort: each member's rate, and the generator from which it draws what it would draw alone. On a GPU
     one generator serves all members, and all masks of a step are drawn at once, as soon as their sizes are known."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from model.nn.attention import Attention, Residual, heads_together, norm, rotary_tables, rotate, squared_relu
-from model.nn.decoding import Past
+from model.nn.decoding import KeyValueCache
 from model.nn.mup import attention_scale, hidden_std
 from model.nn.precision import Linear
 
@@ -85,7 +85,7 @@ class SelfAttention(nn.Module):
         self.attend = Attention(scale=1, dropout=0)
 
     def forward(
-        self, x: Tensor, bias: Tensor | None, turned: Turns, past: Past | None = None, layer: int = 0
+        self, x: Tensor, bias: Tensor | None, turned: Turns, past: KeyValueCache | None = None, layer: int = 0
     ) -> Tensor:
         """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K) -> (B, T, D)"""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
@@ -161,7 +161,7 @@ class CrossBlock(nn.Module):
         own: Tensor | None,
         turned: Turns,
         source: tuple[Tensor, Tensor, Tensor | None],
-        past: Past | None,
+        past: KeyValueCache | None,
         layer: int,
     ) -> Tensor:
         """x (B, T, D), own: bias broadcasting to (B, H, T, T), source: keys, values (B, H, S, K), bias -> (B, T, D)"""

@@ -18,7 +18,7 @@ the mean of six models on the validation split 0.6 was .15 BLEU and chrF worse, 
 30)."""
 
 
-class Past:
+class KeyValueCache:
     """Cached keys and values of the tokens decoded so far, at most `limit`, of each layer (L, B, H, T, K)."""
 
     def __init__(self, layers: int, limit: int) -> None:
@@ -61,7 +61,7 @@ def beam_search(
     """
     config, device = model.config, source.device
     before_step()
-    memory, past = model.encode(source, unpadded), Past(config.layers, limit)
+    memory, past = model.encode(source, unpadded), KeyValueCache(config.layers, limit)
     memory = memory.select(torch.arange(len(source), device=device).repeat_interleave(width))  # (B W)
     best: list[list[int]] = [[] for _ in range(len(source))]
     rows = torch.arange(len(source), device=device)  # which sentence each row of the batch is

@@ -157,13 +157,13 @@ def prepare(precision: str, device: torch.device | str) -> None:
         _MKLDNN.fp32_precision = "bf16" if _onednn_fp32_pays() else "ieee"
 
 
-def of_processor() -> dict[str, Any]:
-    """Return what this process measured of the processor; other processes of the machine take it by `tell`."""
+def processor_facts() -> dict[str, Any]:
+    """Return what this process measured of the processor; others on the machine `use_processor_facts`."""
     return {"native": native("cpu"), "onednn": _onednn_fp32_pays()}
 
 
-def tell(known: Mapping[str, Any]) -> None:
-    """Take over what `of_processor` returned elsewhere; measuring again takes time and may come out differently."""
+def use_processor_facts(known: Mapping[str, Any]) -> None:
+    """Take over what `processor_facts` returned elsewhere; measuring again takes time and may come out differently."""
     _TOLD.update(known)
     _native.cache_clear()
     _onednn_fp32_pays.cache_clear()

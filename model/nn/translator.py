@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from model.nn.attention import Dropout, apart, causal_bias, norm
 from model.nn.blocks import CrossBlock, SelfBlock, TransformerConfig, Turns, initialize_blocks, turns
-from model.nn.decoding import Past
+from model.nn.decoding import KeyValueCache
 from model.nn.mup import TIED_STD, Scaling, hidden_std
 from model.nn.precision import Embedding, Linear, linear
 
@@ -36,7 +36,7 @@ class TranslatorConfig(TransformerConfig):
 
 
 @dataclass(frozen=True)
-class Memory:
+class EncodedSource:
     """The encoded source as the decoder attends to it: keys and values of each layer (L, B, H, S, K), and a bias
     (B, 1, 1 or T, S) or None."""
 
@@ -44,10 +44,10 @@ class Memory:
     values: Tensor
     bias: Tensor | None
 
-    def select(self, rows: Tensor) -> "Memory":
+    def select(self, rows: Tensor) -> "EncodedSource":
         """Return the memory of these rows of the batch; a row may be given several times."""
         bias = None if self.bias is None else self.bias[rows]
-        return Memory(self.keys[:, rows], self.values[:, rows], bias)
+        return EncodedSource(self.keys[:, rows], self.values[:, rows], bias)
 
 
 class Translator(nn.Module):
@@ -88,7 +88,7 @@ class Translator(nn.Module):
         own = apart(target_of, target_of, self._causal(target_in.shape[1])).to(dtype)
         return self._write(target_in, own, self._read(source, within, across), None)
 
-    def encode(self, source: Tensor, unpadded: Tensor | None) -> Memory:
+    def encode(self, source: Tensor, unpadded: Tensor | None) -> EncodedSource:
         """source (B, S), unpadded (B, S) or None where nothing is padded -> each decoder layer's keys and values"""
         bias = None
         if unpadded is not None:
@@ -96,23 +96,25 @@ class Translator(nn.Module):
             bias = bias[:, None, None]  # (B, 1, 1, S)
         return self._read(source, bias, bias)
 
-    def _read(self, source: Tensor, bias: Tensor | None, read_bias: Tensor | None) -> Memory:
-        """source (B, S), biases of the encoder's attention and of the decoder's to it, both (B, 1, ..., S) -> Memory"""
+    def _read(self, source: Tensor, bias: Tensor | None, read_bias: Tensor | None) -> EncodedSource:
+        """source (B, S), biases of the encoder's and the decoder's attention to it (B, 1, ..., S) -> EncodedSource"""
         turned = self._turns(0, source.shape[1])
         x = self.drop(norm(self.embedding(source)))
         for block in self.encoder:
             x = block(x, bias, turned)
         pairs = self.cross(norm(x)).unflatten(-1, (2, self.config.layers, self.config.heads, -1))  # (B, S, 2, L, H, K)
         keys, values = pairs.unbind(2)  # (B, S, L, H, K)
-        return Memory(norm(keys).permute(2, 0, 3, 1, 4), values.permute(2, 0, 3, 1, 4), read_bias)
+        return EncodedSource(norm(keys).permute(2, 0, 3, 1, 4), values.permute(2, 0, 3, 1, 4), read_bias)
 
-    def decode(self, target_in: Tensor, memory: Memory, past: Past | None = None) -> Tensor:
+    def decode(self, target_in: Tensor, memory: EncodedSource, past: KeyValueCache | None = None) -> Tensor:
         """target_in (B, T): the whole target so far, or with `past` its next tokens -> logits (B, T, V)"""
         begin, length = 0 if past is None else past.length, target_in.shape[1]
         own = self._causal(begin + length)[begin:] if length > 1 else None  # a single new position attends to all
         return self._write(target_in, own, memory, past)
 
-    def _write(self, target_in: Tensor, own: Tensor | None, memory: Memory, past: Past | None) -> Tensor:
+    def _write(
+        self, target_in: Tensor, own: Tensor | None, memory: EncodedSource, past: KeyValueCache | None
+    ) -> Tensor:
         """target_in (B, T), own: bias of its attention to the target so far -> logits (B, T, V)"""
         begin, length = 0 if past is None else past.length, target_in.shape[1]
         turned = self._turns(begin, begin + length)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file, save_model
 from safetensors.torch import load_model as load_weights
 from torch import Tensor, nn
 
-from model.config import ONCE, Config
+from model.config import OLD_DEFAULTS, Config
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
 from model.nn.precision import native, prepare, set_compute
@@ -29,7 +29,7 @@ AVERAGE = "average."
 """Prefix of a parameter's name, for its average among the optimizer's tensors."""
 KEPT = 2  # step checkpoints: the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
-_LATER: dict[str, Any] = {
+_MAY_BE_ABSENT: dict[str, Any] = {
     "own": {}, "scaling_rules": True, "evaluation_window": None, "micro_batches": 1, "checkpointing": False,
 }  # fmt: skip
 """Fields of Config that older checkpoints lack, with the values that stand for that."""
@@ -163,7 +163,7 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
 
 def exported_config(folder: Path) -> Config:
     """Return the config of an exported model. OSError, ValueError, TypeError: there is none."""
-    return Config(**ONCE | json.loads((folder / CONFIG).read_text()))
+    return Config(**OLD_DEFAULTS | json.loads((folder / CONFIG).read_text()))
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Module, Tokenizer]:
@@ -202,9 +202,9 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
 
 
 def config_state(config: Config) -> dict[str, Any]:
-    """Return a config as JSON-able values; Config(**config_state(c)) == c. Fields as in _LATER are left out."""
+    """Return a config as JSON-able values; Config(**config_state(c)) == c. Fields as in _MAY_BE_ABSENT are left out."""
     state = asdict(config) | {"betas": list(config.betas), "own": dict(config.own)}
-    return {name: value for name, value in state.items() if name not in _LATER or value != _LATER[name]}
+    return {name: value for name, value in state.items() if name not in _MAY_BE_ABSENT or value != _MAY_BE_ABSENT[name]}
 
 
 def write_whole(path: Path, fill: Callable[[Path], None]) -> Path:

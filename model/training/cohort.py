@@ -22,7 +22,7 @@ from model.data.batches import TrainBatches
 from model.data.resident import IGNORED, Batch, Inputs
 from model.families import Transformers
 from model.nn import precision
-from model.nn.attention import Attention, Dropout, Members
+from model.nn.attention import Attention, CohortDropout, Dropout
 from model.nn.gpt import GPT
 from model.training import checkpoint as checkpoints
 from model.training.graph import QUEUE, CapturedSteps
@@ -54,7 +54,7 @@ class Cohort:
         self._generators: list[torch.Generator] = []
         self._model: nn.Module | None = None
         self._stacks: list[nn.Parameter] = []
-        self._dropouts = Members([], [])
+        self._dropouts = CohortDropout([], [])
         self._clips = torch.empty(0)
         self._captured: CapturedSteps | None = None
         self._shared: tuple[int, ...] = ()  # by member, the first one with the same rates in all queued steps
@@ -79,7 +79,7 @@ class Cohort:
         state."""
         learner = self.learners.pop(place)
         torch.set_rng_state(self._generators.pop(place).get_state())
-        for parameter in learner.names:
+        for parameter in learner.parameter_names:
             parameter.data = parameter.detach().clone()
         self._model, self._stacks, self._captured = None, [], None
         if self.learners:
@@ -89,7 +89,7 @@ class Cohort:
     def save(self, place: int, folder: Path, state: dict[str, Any]) -> Path:
         """Write a checkpoint of the learner at this place, as it would alone."""
         learner = self.learners[place]
-        parts = [(parameter, parameter.data) for parameter in learner.names]
+        parts = [(parameter, parameter.data) for parameter in learner.parameter_names]
         for parameter, part in parts:  # safetensors takes no views of a larger storage
             parameter.data = part.clone()
         try:
@@ -172,7 +172,7 @@ class Cohort:
         self._dropouts.settle()
 
         def undo() -> None:
-            for parameter in (*self._stacks, *(each for learner in self.learners for each in learner.names)):
+            for parameter in (*self._stacks, *(each for learner in self.learners for each in learner.parameter_names)):
                 parameter.grad = None
 
         return undo
@@ -218,7 +218,7 @@ class Cohort:
         for gradient in gradients:
             gradient.mul_(kept.view(-1, *(1,) * (gradient.ndim - 1)))
         for place, learner in enumerate(self.learners):
-            for parameter, some in zip(learner.names, each, strict=True):
+            for parameter, some in zip(learner.parameter_names, each, strict=True):
                 parameter.grad = some[place]
         step_together([_known(learner.optimizer) for learner in self.learners])
         for learner in self.learners:
@@ -234,12 +234,12 @@ class Cohort:
         torch.set_rng_state(before)
         self._stacks = list(model.parameters())
         for place, stack in enumerate(self._stacks):
-            own = [list(learner.names)[place] for learner in self.learners]
+            own = [list(learner.parameter_names)[place] for learner in self.learners]
             stack.data = torch.stack([parameter.detach() for parameter in own])
             for parameter, part in zip(own, stack.data, strict=True):
                 parameter.data = part
         rates = [learner.dropout for learner in self.learners]
-        self._dropouts = Members(rates, self._generators)
+        self._dropouts = CohortDropout(rates, self._generators)
         inside = {id(module.drop) for module in model.modules() if isinstance(module, Attention)}  # whose rate is 0
         for module in model.modules():
             if isinstance(module, Dropout) and id(module) not in inside:

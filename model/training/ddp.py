@@ -29,7 +29,7 @@ COMPRESSIONS: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Levers:
+class DDPOptions:
     """How DistributedDataParallel communicates; the defaults are its own.
 
     bucket_megabytes: the size of all buckets; None: 1 for the first, so that communication begins early, and 25 for the
@@ -90,7 +90,7 @@ class ParallelLearner(Learner):
         data: Data,
         device: torch.device,
         micro_batches: int = 1,
-        levers: Levers = Levers(),
+        levers: DDPOptions = DDPOptions(),
     ):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         super().__init__(config, data, device, micro_batches)
@@ -158,7 +158,7 @@ def mean_over_ranks(own: Tensor) -> Tensor:
     return total / ranks()
 
 
-def as_first(value: float, device: torch.device) -> float:
+def value_of_first_rank(value: float, device: torch.device) -> float:
     """Return the first rank's value: where clocks decide, all ranks must decide alike."""
     if ranks() == 1:
         return value
@@ -211,7 +211,7 @@ def _alone(learner: ParallelLearner) -> None:
 def flat_gradient(learner: Learner, add: Callable[[], object]) -> Tensor:
     """Return the gradients that `add` computes as one vector; there must be none before, and are none afterwards."""
     add()
-    gradients = [parameter.grad for parameter in learner.names if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in learner.parameter_names if parameter.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     learner.optimizer.zero_grad(set_to_none=True)
     return flat

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from model.config import Config, Data
 from model.data.batches import Batch, TrainBatches
-from model.data.resident import IGNORED, sent
+from model.data.resident import IGNORED, to_device
 from model.families import FAMILIES, Transformers
 from model.nn import precision
 from model.training.learner import Learner, Step
@@ -85,7 +85,7 @@ class CapturedSteps:
         """Take a step on each of these rows (N, ...), at most QUEUE, at these rates (N, R), inside `aside`; yield the
         place of each once it is launched. The host waits for none."""
         self._rows[: len(rows)].copy_(rows)
-        self._rates[: len(rows)].copy_(sent(rates.astype(np.float32), self._device))
+        self._rates[: len(rows)].copy_(to_device(rates.astype(np.float32), self._device))
         self._place.zero_()
         for place in range(len(rows)):
             if self._graph is not None and self.graphed:

@@ -72,9 +72,9 @@ class Learner:
         self.batches = self.feed(config)
         self.optimizer = self.make_optimizer()
         self.scaler = precision.scaler(config.precision, device)
-        self.names = {parameter: name for name, parameter in self.model.named_parameters()}
-        self.parameters = sum(parameter.numel() for parameter in self.names)
-        self.average = Average(self.names, config.average) if config.average else None
+        self.parameter_names = {parameter: name for name, parameter in self.model.named_parameters()}
+        self.parameters = sum(parameter.numel() for parameter in self.parameter_names)
+        self.average = Average(self.parameter_names, config.average) if config.average else None
         self.steps = 0
         self.tokens = 0
         self._loss = self._loss_of
@@ -127,7 +127,7 @@ class Learner:
     def _update(self) -> Tensor:
         """Clip the gradients, step with them, clear them, and return their norm."""
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # any that has groups
-        norm = torch.nn.utils.clip_grad_norm_(self.names, self.config.clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameter_names, self.config.clip)
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -228,7 +228,7 @@ class Learner:
         self._loss = loss
         for _ in range(MASKS if self.dropout else 1):
             self._by_parts(batch)
-        matrices = (parameter.grad for parameter in self.names if parameter.ndim > 1)
+        matrices = (parameter.grad for parameter in self.parameter_names if parameter.ndim > 1)
         found = [gradient for gradient in matrices if gradient is not None]
         self.optimizer.zero_grad(set_to_none=True)
         return found
@@ -270,7 +270,7 @@ class Learner:
     def tensors(self) -> dict[str, Tensor]:
         """Return the optimizer's moments and the averages by parameter name, and the random states."""
         moments = {
-            f"{self.names[parameter]}.{moment}": tensor
+            f"{self.parameter_names[parameter]}.{moment}": tensor
             for parameter, values in self.optimizer.state.items()
             if isinstance(parameter, nn.Parameter)
             for moment, tensor in values.items()
@@ -290,7 +290,7 @@ class Learner:
     def restore(self, saved: Saved) -> None:
         """Go on exactly where `tensors` and `state` were taken."""
         load_weights(self.model, saved.weights)
-        for parameter, name in self.names.items():
+        for parameter, name in self.parameter_names.items():
             values = self.optimizer.state[parameter]
             for moment in values:
                 if (tensor := saved.tensors.get(f"{name}.{moment}")) is not None:

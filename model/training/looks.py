@@ -25,7 +25,7 @@ EXPLODED = 3.0
 
 
 @dataclass
-class Recent:
+class RecentSteps:
     """What the latest steps gave: noted at once, and read now and then, which waits for the device."""
 
     first_loss: float | None = None
@@ -90,7 +90,7 @@ class Looks:
     tokens: of the subset of a split; sizes: tokens of the whole splits. A look that does not fit is left out.
     """
 
-    def __init__(self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int], recent: Recent):
+    def __init__(self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int], recent: RecentSteps):
         self.forecast, self.data, self.tokens, self.sizes, self.recent = forecast, data, tokens, sizes, recent
         self.segment, self.lease = forecast.segment, forecast.lease
         self.learner, self.pace = forecast.learner, forecast.pace
@@ -157,7 +157,7 @@ class Looks:
             return [tensor.detach().clone() for tensor in self._tensors()]
 
     def _tensors(self) -> Iterator[Tensor]:
-        return chain(self.learner.names, self.learner.model.buffers())
+        return chain(self.learner.parameter_names, self.learner.model.buffers())
 
     def go_back(self) -> None:
         """Restore the best weights that were seen, as the end is worse; the average becomes the same."""

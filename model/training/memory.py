@@ -35,10 +35,10 @@ class PeakMemory:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.again()
+        self.reset()
         self.before = _kept_on_gpu(device) if device.type == "cuda" else status_bytes("VmRSS")
 
-    def again(self) -> None:
+    def reset(self) -> None:
         """Forget the peak so far."""
         give_back_freed()
         if self.device.type == "cuda":
@@ -48,7 +48,7 @@ class PeakMemory:
             _CLEAR_REFS.write_text("5")  # resets VmHWM, see proc(5)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def excluded(self) -> Iterator[None]:
         """Count memory taken inside, such as for a library, as the process's own and not as the trial's."""
         held = status_bytes("VmRSS")
         yield

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from model.config import ONCE, Config, Data
+from model.config import OLD_DEFAULTS, Config, Data
 from model.training import checkpoint as checkpoints
 from model.training.graph import make_learner
 from model.training.learner import MakeLearner
-from model.training.looks import Looks, Recent
+from model.training.looks import Looks, RecentSteps
 from model.training.memory import PeakMemory, prepare_process
 from model.training.time_budget import MARGIN, Decay, Forecast, Lease, Pace, Segment, warm_up
 from tune.errors import UserError
@@ -78,7 +78,7 @@ class _Training:
     make: MakeLearner
 
     def __post_init__(self) -> None:
-        self.pace, self.decay, self.recent = Pace(), Decay(self.config.decay_share), Recent()
+        self.pace, self.decay, self.recent = Pace(), Decay(self.config.decay_share), RecentSteps()
         self.stopped = False
         self.compile_settled: float | None = None  # the dropout rate for which it was decided
         self.next_yield = self.lease.clock() + YIELD_SECONDS
@@ -125,11 +125,11 @@ class _Training:
         self.written, saved = checkpoints.load_or_older(self.written)
         if saved is None:
             return
-        if {**ONCE, **saved.state["config"]} != checkpoints.config_state(self.config):
+        if {**OLD_DEFAULTS, **saved.state["config"]} != checkpoints.config_state(self.config):
             raise UserError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
         self.learner.restore(saved)
         self.pace = Pace(**saved.state["pace"])
-        self.recent = Recent(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
+        self.recent = RecentSteps(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
         self.lease.hints = saved.state["measured"]
         if self.segment.final:
             self.decay = Decay(self.config.decay_share, **saved.state["decay"])
@@ -141,7 +141,7 @@ class _Training:
         self._begin_decay_when_due()
         if self._compiles_now():
             with self.lease.spent_on("compile"):
-                with self.memory.aside():  # it loads the compiler
+                with self.memory.excluded():  # it loads the compiler
                     self.learner.compile()
                 self._steps(1)
                 self.learner.wait()
@@ -210,7 +210,7 @@ class _Training:
         """Read the steps since the last time; where a batch had to be cut, the peak of memory begins anew."""
         if self.learner.micro_batches > self.micro_batches:
             self.micro_batches = self.learner.micro_batches
-            self.memory.again()
+            self.memory.reset()
         self.recent.read()
 
     # Checkpoints

@@ -226,7 +226,7 @@ class Uncached:
 
     def of(self, search: Callable[[Any], list[list[int]]]) -> list[list[int]]:
         """What a search finds with it."""
-        with mock.patch("model.nn.decoding.Past", lambda layers, limit: History()):
+        with mock.patch("model.nn.decoding.KeyValueCache", lambda layers, limit: History()):
             return search(self)
 
     def decode(self, token: Tensor, memory: Memory, past: History) -> Tensor:

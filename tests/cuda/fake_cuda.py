@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map_only
 
 from model.data import resident
-from model.nn.precision import tell
+from model.nn.precision import use_processor_facts
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 CAPABILITY = (9, 0)
@@ -376,7 +376,7 @@ def fake_cuda() -> Iterator[Seen]:
         torch.cuda.amp.common: {"amp_definitely_not_available": lambda: False},
         torch._C: {"_group_tensors_by_device_and_dtype": grouped},
     }
-    tell({})
+    use_processor_facts({})
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(resident._kept, clear=True))
         for owner, names in stand_ins.items():
@@ -385,4 +385,4 @@ def fake_cuda() -> Iterator[Seen]:
         stack.enter_context(Names(world))
         stack.enter_context(Kernels(world))
         yield seen
-    tell({})
+    use_processor_facts({})

@@ -183,7 +183,7 @@ def _compiled_gradients(bench: Bench, config: Config, data: Data) -> Row:
     def gradients(function: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
         learner.optimizer.zero_grad(set_to_none=True)
         function(learner.model, config, batch.inputs, batch.targets)[0].backward()
-        return [parameter.grad.clone() for parameter in learner.names if parameter.grad is not None]
+        return [parameter.grad.clone() for parameter in learner.parameter_names if parameter.grad is not None]
 
     right = gradients(learner.family.losses)
     for how in COMPILERS:
@@ -192,7 +192,8 @@ def _compiled_gradients(bench: Bench, config: Config, data: Data) -> Row:
             other = gradients(torch.compile(learner.family.losses, dynamic=False, backend=how))
             whole, *each = cosines(right, other)
             worst = ", ".join(
-                f"{name} {like:.3f}" for like, name in sorted(zip(each, learner.names.values(), strict=True))[:3]
+                f"{name} {like:.3f}"
+                for like, name in sorted(zip(each, learner.parameter_names.values(), strict=True))[:3]
             )
             found.append(f"{how} {whole:.4f} ({worst})")
     return row(

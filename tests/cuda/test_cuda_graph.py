@@ -163,7 +163,7 @@ def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
     added, captured = set[object](), set[object]()
     with fake_cuda(), monkeypatch.context() as patch:  # undone before the fake is
         made = make_learner(config("nanogpt"), data["nanogpt"], CUDA)
-        for parameter in made.names:
+        for parameter in made.parameter_names:
             parameter.register_post_accumulate_grad_hook(lambda _: added.add(torch.cuda.current_stream()))
         patch.setattr(torch.cuda, "graph", lambda graph, stream: captured.add(stream) or no_graph(graph, stream))
         made.rehearse()

@@ -84,7 +84,7 @@ def begun(config: Config, data: Data) -> ParallelLearner:
 def trained(made: Learner, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses of the whole batches, and the weights afterwards."""
     losses = [mean_over_ranks(made.step(1.0).loss).item() for _ in range(steps)]
-    return losses, {name: parameter.detach().clone() for parameter, name in made.names.items()}
+    return losses, {name: parameter.detach().clone() for parameter, name in made.parameter_names.items()}
 
 
 def after_steps(config: Config, data: Data, steps: int, micro_batches: int = 1) -> Any:
@@ -113,7 +113,7 @@ def unsynced_gradient(config: Config, data: Data) -> torch.Tensor:
     made = begun(config, data)
     with made.together.no_sync():
         made._gradients(next(made.batches))
-    return next(iter(made.names)).grad
+    return next(iter(made.parameter_names)).grad
 
 
 def communications(config: Config, data: Data, micro_batches: int) -> int:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from model.config import RECIPES, Config
 from model.data.dataset import TextData
-from model.families import FAMILIES, Batch, Family, add
+from model.families import FAMILIES, Batch, Family, register_family
 from model.training import checkpoint as checkpoints
 from model.training.checkpoint import config_state, export, load_model
 from model.training.evaluation import evaluate
@@ -51,7 +51,7 @@ class Bigrams(Family):
 
 @pytest.fixture(autouse=True)
 def bigrams() -> Iterator[Family]:
-    add("bigrams", family := Bigrams())
+    register_family("bigrams", family := Bigrams())
     yield family
     del FAMILIES["bigrams"], RECIPES["bigrams"]
 
@@ -147,11 +147,11 @@ def test_a_config_without_dimensions_of_its_own_is_kept_as_before_there_were_any
 def test_what_lacks_a_part_is_refused_in_one_line(lacking: str) -> None:
     kept = {name: getattr(Bigrams, name) for name in ("space", "build", "batches", "loss") if name != lacking}
     with pytest.raises(ValueError, match=f"^families: 'half' has no {lacking}: a family has space, build, .*write it$"):
-        add("half", type("Half", (Family,), kept)())
+        register_family("half", type("Half", (Family,), kept)())
     assert "half" not in FAMILIES
 
 
 def test_a_recipe_that_says_what_none_does_is_refused_in_one_line() -> None:
     odd = type("Odd", (Bigrams,), {"recipe": {"momentum": 0.9}})
     with pytest.raises(ValueError, match=r"^families: 'odd' has 'momentum' in its recipe: .*learning_rate"):
-        add("odd", odd())
+        register_family("odd", odd())

@@ -48,7 +48,7 @@ class Place:
     validation subset; report_every: seconds between two reports; driver: the process without which no trial goes on;
     memory_limit: bytes of one trial, None for no limit of ours; listed: whether trials are of a list, trained for their
     learning curves; processor: what the driver measured of the processor where trials share it, as
-    model.nn.precision.tell takes it.
+    model.nn.precision.use_processor_facts takes it.
     """
 
     folder: Path

@@ -18,8 +18,8 @@ from model.cost.allocations import ALL_STEPS, TURNS, count_allocations, step_rat
 from model.cost.peak_flops import peak_flops
 from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
-from model.families import FAMILIES, Family, add
-from model.nn.precision import native, tell, upstreams
+from model.families import FAMILIES, Family, register_family
+from model.nn.precision import native, upstreams, use_processor_facts
 from model.training.checkpoint import trained_model
 from model.training.evaluation import score, translated
 from model.training.learner import Learner
@@ -51,9 +51,9 @@ class TrainingTrial(LeasedTrial):
         self._data, self._disk = data, DISK_BYTES  # bytes a second
         opened = self.hold(config, place)
         for name, family in families.items():
-            add(name, family)
+            register_family(name, family)
         prepare_process(place.threads)
-        tell(place.processor)
+        use_processor_facts(place.processor)
         self._limit = MemoryLimit(place.memory_limit, torch.device(place.device))
         self._reports = self._train(opened, config["peak_flops"])
 

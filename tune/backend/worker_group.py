@@ -23,7 +23,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from model.config import Config, Data
-from model.families import Family, add
+from model.families import Family, register_family
 from model.training.ddp import ranks
 from model.training.memory import prepare_process
 from tune.errors import UserError
@@ -150,7 +150,7 @@ def serve(orders: Orders) -> None:
     if orders.ends is not None:
         end_within(ends + GRACE_SECONDS - time.monotonic())
     for name, family in orders.families.items():
-        add(name, family)
+        register_family(name, family)
     prepare_process(1)
     data = ray.get(orders.data) if isinstance(orders.data, ray.ObjectRef) else orders.data
     device = ray.train.torch.get_device()

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from model.config import ONCE, RECIPES, Config, Data
+from model.config import OLD_DEFAULTS, RECIPES, Config, Data
 from model.families import BUILT_IN, FAMILIES
 from tune.backend.worker_group import Place, Said, Work
 from tune.corpora import SETTINGS as CORPORA
@@ -234,7 +234,7 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     if family not in FAMILIES:
         raise invalid("of", f"'{study}' has a winner of {family!r}, which is not known here: add --load FILE")
     of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
-    whole = {**ONCE, **of_study, **followed(of_study.get("own", {}), found[family]), **found[family]}
+    whole = {**OLD_DEFAULTS, **of_study, **followed(of_study.get("own", {}), found[family]), **found[family]}
     of_recipe = [name for name in SETTABLE if name in whole and name not in SPACES[family]]
     recipe = {k: whole[k] for k in of_recipe if k in found[family] or whole[k] != own[k]}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}

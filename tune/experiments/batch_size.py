@@ -13,8 +13,8 @@ import ray.cloudpickle
 import torch
 
 from model.config import Config, Data
-from model.cost.probe import FIRST_STEPS, FITS, KILLED, RAN_OUT, TOO_LATE, Order, Outcome, try_batch
-from model.families import FAMILIES, own
+from model.cost.probe import FIRST_STEPS, FITS, KILLED, RAN_OUT, TOO_LATE, Outcome, Probe, try_batch
+from model.families import FAMILIES, registered_families
 from model.training.memory import available_bytes
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
@@ -183,9 +183,9 @@ class Trials:
 
     def run(self, rows: int, *, share: float) -> Outcome:
         """Try a batch, and train for a share of two epochs. UserError: it fails whatever memory there is."""
-        order = Order(
+        order = Probe(
             config=of_rows(self.place.config, self.place.data, rows), device=self.place.device, limit=self.limit,
-            share=share, seconds=self.place.left() - END_SECONDS, families=ray.cloudpickle.dumps(own()),
+            share=share, seconds=self.place.left() - END_SECONDS, families=ray.cloudpickle.dumps(registered_families()),
         )  # fmt: skip
         found = try_batch(order, self.place.data)
         if found["ended"] != TOO_LATE and rows not in self.known():  # at the edge a second time may end otherwise

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kernels.timing import interval
 from model.config import Config, Data
-from model.training.ddp import Levers, ParallelLearner, distance, flat_gradient
+from model.training.ddp import DDPOptions, ParallelLearner, distance, flat_gradient
 from model.training.learner import Learner
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
@@ -23,9 +23,9 @@ FIRST_STEPS = 3  # before gradients are compared: at first most of them are zero
 
 
 def ready_learner(config: Config, data: Data, device: torch.device, **levers: Any) -> ParallelLearner:
-    """One with these of Levers, after its first steps. UserError: the backend cannot do that, found by trying."""
+    """One with these of DDPOptions, after its first steps. UserError: the backend cannot do that, found by trying."""
     try:
-        learner = ParallelLearner(config, data, device, levers=Levers(**levers))
+        learner = ParallelLearner(config, data, device, levers=DDPOptions(**levers))
         for _ in range(FIRST_STEPS):
             learner.step(1.0)
     except (TypeError, RuntimeError) as error:

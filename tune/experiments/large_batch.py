@@ -106,7 +106,7 @@ class WatchedLearner(Learner):
         self._squares: list[Tensor] = []  # of the part that is under way, one a tensor
         self._parts: list[Tensor] = []  # squared norm of the mean gradient, and 1 / tokens
         self._seen: list[Tensor] = []  # the means of these, the same of the whole batch: one row a step
-        for parameter in self.names:
+        for parameter in self.parameter_names:
             parameter.register_hook(self._note)
 
     def step(self, factor: float) -> Step:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from kernels.timing import CORES_TAKEN, Watch
-from model.training.ddp import ParallelLearner, as_first, ranks
+from model.training.ddp import ParallelLearner, ranks, value_of_first_rank
 from model.training.learner import Learner
 from tune.errors import UserError
 from tune.experiments.training import of_rows, recipe_rows
@@ -45,7 +45,8 @@ def undisturbed(
     seen, began = watch(), time.perf_counter()
     rounds = in_turns(ways, learner, left, keep=left() / 2)
     taken, longest = others_cores(seen), (time.perf_counter() - began) / len(next(iter(rounds.values())))
-    if taken > CORES_TAKEN and as_first(left() - MARGIN * (LEAST_ROUNDS + WARM_CALLS) * longest, learner.device) > 0:
+    spare = left() - MARGIN * (LEAST_ROUNDS + WARM_CALLS) * longest
+    if taken > CORES_TAKEN and value_of_first_rank(spare, learner.device) > 0:
         seen = watch()
         again = in_turns(ways, learner, left)
         taken, rounds = min((taken, rounds), (others_cores(seen), again), key=itemgetter(0))
@@ -68,7 +69,7 @@ def in_turns(ways: Ways, learner: Learner, left: Callable[[], float], *, keep: f
     """Time each way for a turn in each round of in_rounds(). A reading tells of the call before."""
     calls = {name: _calls_a_turn(way, learner) for name, way in ways.items()}
     turns = {name: partial(_turn, name, way, calls[name], learner) for name, way in ways.items()}
-    return in_rounds(turns, left, keep=keep, agreed=lambda seconds: as_first(seconds, learner.device))
+    return in_rounds(turns, left, keep=keep, agreed=lambda seconds: value_of_first_rank(seconds, learner.device))
 
 
 def in_rounds(
@@ -103,7 +104,7 @@ def _calls_a_turn(way: Callable[[], Reading], learner: Learner) -> int:
     for _ in range(WARM_CALLS):
         way()
     seconds = _turn("", way, LEAST_CALLS, learner)[""]
-    return int(as_first(max(LEAST_CALLS, math.ceil(TURN_SECONDS / seconds)), learner.device))
+    return int(value_of_first_rank(max(LEAST_CALLS, math.ceil(TURN_SECONDS / seconds)), learner.device))
 
 
 def _turn(name: str, way: Callable[[], Reading], calls: int, learner: Learner) -> dict[str, float]:
@@ -140,7 +141,7 @@ def accumulations(learner: Learner, counts: tuple[int, ...]) -> Ways:
 
 def gradient_bytes(learner: Learner) -> int:
     """What the ranks exchange in each step."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in learner.names)
+    return sum(parameter.numel() * parameter.element_size() for parameter in learner.parameter_names)
 
 
 def _step(learner: Learner) -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from model.config import Config, Data
 from model.data.batches import batch_shape
 from model.training import checkpoint as checkpoints
-from model.training.ddp import as_first, mean_over_ranks, ranks
+from model.training.ddp import mean_over_ranks, ranks, value_of_first_rank
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
 from tune.backend.worker_group import Said
@@ -50,7 +50,7 @@ def trained(
         saved = checkpoints.load(newest)
         learner.restore(saved)
         whole, loss = saved.state.get(TRAINED, (whole, loss))
-    while learner.steps < steps and as_first(left(), learner.device) >= MARGIN * longest:
+    while learner.steps < steps and value_of_first_rank(left(), learner.device) >= MARGIN * longest:
         began = time.perf_counter()
         losses = [learner.step(factor(learner.steps)).loss for _ in range(min(every, steps - learner.steps))]
         loss = mean_over_ranks(torch.stack(losses).mean()).item()

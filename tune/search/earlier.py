@@ -59,7 +59,7 @@ prediction includes the corrections before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class Conditions:
     """The conditions under which a family's figures hold: kind of device, processor and how much of it a slot is (""
     and 0: not one and the same), text (its sha256 and vocabulary), context; and the compute of its share of the cap, in
     weights times tokens (0: not known)."""
@@ -87,7 +87,7 @@ class Earlier:
     (0: not known); overheads, start_ups: seconds of a slot; beyond: bytes that trials took above the first guess."""
 
     folder: Path
-    ground: Ground
+    ground: Conditions
     trials: tuple[Tried, ...]
     best: tuple[Config, ...]
     winner: float
@@ -184,7 +184,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
     best = tuple(seedless(json.loads(row["config"])) for row in ranked)
     return Earlier(
         folder=folder,
-        ground=Ground(
+        ground=Conditions(
             kind=str(named(facts["devices"])["kind"]),
             processor=str(processors.pop()) if len(processors) == 1 else "",
             share=shares.pop() if len(shares) == 1 else 0.0,
@@ -226,7 +226,7 @@ def beyond(studies: Sequence[Earlier], kind: str) -> float:
     return max((each.beyond for each in studies if each.ground.kind == kind), default=0.0)
 
 
-def learn(studies: Sequence[Earlier], here: Ground, space: Space, seconds: float) -> Learned:
+def learn(studies: Sequence[Earlier], here: Conditions, space: Space, seconds: float) -> Learned:
     """Return what these studies tell of a family that is searched here, with a share of the cap of so many seconds of a
     slot."""
     priced = [each for each in studies if _same_processor(each.ground, here)]
@@ -248,7 +248,7 @@ def learn(studies: Sequence[Earlier], here: Ground, space: Space, seconds: float
     )
 
 
-def line(family: str, study: Earlier, here: Ground) -> str:
+def line(family: str, study: Earlier, here: Conditions) -> str:
     """Return a line that says what of a study counts here, what does not, and why."""
     ground, counts = study.ground, ["sizes"] if study.weights(here.compute) else []
     counts += ["memory"] if ground.kind == here.kind else []
@@ -270,11 +270,11 @@ def _expected(known: Sequence[float], first: float, seconds: float) -> float:
     return min(statistics.median(known), max(first, MOST_EXPECTED * seconds)) if known else first
 
 
-def _same_processor(one: Ground, other: Ground) -> bool:
+def _same_processor(one: Conditions, other: Conditions) -> bool:
     return (one.kind, one.processor, one.share) == (other.kind, other.processor, other.share)
 
 
-def _same_text(one: Ground, other: Ground) -> bool:
+def _same_text(one: Conditions, other: Conditions) -> bool:
     return (one.text, one.context) == (other.text, other.context)
 
 

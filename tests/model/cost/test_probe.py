@@ -13,14 +13,14 @@ import torch
 
 from model.config import Config
 from model.cost import probe as fitting
-from model.cost.probe import FITS, KILLED, RAN_OUT, TOO_LATE, Order, try_batch
+from model.cost.probe import FITS, KILLED, RAN_OUT, TOO_LATE, Probe, try_batch
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
 
 
-def order(rows: int, **changes: Any) -> Order:
+def order(rows: int, **changes: Any) -> Probe:
     config = Config(**{**vars(CONFIG), "batch_tokens": rows * CONFIG.context})
-    return Order(**({"config": config, "device": torch.device("cpu"), "limit": 300_000_000, "share": 0.0,
+    return Probe(**({"config": config, "device": torch.device("cpu"), "limit": 300_000_000, "share": 0.0,
                      "seconds": 60.0} | changes))  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from model.cost.estimates import TRAINING
+from model.cost.estimates import STEP_OVER_FORWARD
 from model.cost.memory_estimate import counted, counted_flops, counted_on_gpu, kept_bytes, most_bytes
 from model.cost.word_model import (
     WordConfig,
@@ -50,8 +50,8 @@ def test_the_model_looks_at_no_later_word():
 def test_flops_are_exact_and_heads_cancel(config, batch):
     block, model = block_training(config, batch, CPU), model_training(config, batch, CPU)
     assert counted_flops(block.forward) == block_flops(config, batch)
-    assert counted_flops(block) == TRAINING * block_flops(config, batch)
-    assert counted_flops(model) == TRAINING * model_flops(config, batch)
+    assert counted_flops(block) == STEP_OVER_FORWARD * block_flops(config, batch)
+    assert counted_flops(model) == STEP_OVER_FORWARD * model_flops(config, batch)
 
 
 def test_the_reports_formula_is_of_a_forward():

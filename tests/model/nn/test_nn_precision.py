@@ -15,7 +15,7 @@ from model.nn.precision import (
     prepare,
     scaler,
     set_compute,
-    tell,
+    use_processor_facts,
 )
 
 
@@ -71,24 +71,24 @@ def test_a_cpu_has_fp32_always_and_never_two_names_for_it():
 def test_bf16_is_native_where_the_flag_and_the_clock_say_so(monkeypatch, speed_up, flags, expected):
     monkeypatch.setattr(precision, "_speed_up", lambda slow, fast: speed_up)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
-    tell({})
+    use_processor_facts({})
     try:
         assert ("bf16" in native("cpu")) is expected
     finally:
-        tell({})
+        use_processor_facts({})
 
 
 def test_what_another_process_found_out_is_not_measured_again(monkeypatch):
-    known = precision.of_processor()
+    known = precision.processor_facts()
     measured = []
     monkeypatch.setattr(precision, "_TOLD", {})
     monkeypatch.setattr(precision, "_speed_up", lambda slow, fast: measured.append(slow) or 0.0)
     other = {"native": ("fp32", "fp16"), "onednn": not known["onednn"]}
     try:
-        tell(other)
-        assert precision.of_processor() == other and measured == []
+        use_processor_facts(other)
+        assert precision.processor_facts() == other and measured == []
     finally:
-        tell(known)
+        use_processor_facts(known)
 
 
 @pytest.mark.parametrize(("fast", "expected"), [(True, "bf16"), (False, "ieee")])

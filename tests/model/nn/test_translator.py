@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model.nn.decoding import LENGTH_PENALTY, Past, beam_search
+from model.nn.decoding import LENGTH_PENALTY, KeyValueCache, beam_search
 from model.nn.precision import Embedding
 from model.nn.translator import RESIDENT, Translator, TranslatorConfig
 
@@ -114,7 +114,7 @@ def test_decoding_with_a_past_gives_the_same_logits(fused):
     for module in model.modules():
         if hasattr(module, "fused"):
             module.fused = fused
-    memory, past = model.encode(*padded_batch()), Past(model.config.layers, limit=T)
+    memory, past = model.encode(*padded_batch()), KeyValueCache(model.config.layers, limit=T)
     with torch.inference_mode():
         pieces = [model.decode(piece, memory, past) for piece in target.split([1, 1, 3, 2], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, 1), model.decode(target, memory))

@@ -72,7 +72,7 @@ def same(one: Learner, other: Learner) -> bool:
     """Whether they have the same weights, moments, averages and place in the text."""
     mine, theirs = one.tensors(), other.tensors()
     del mine["random.cpu"], theirs["random.cpu"]
-    weights = all(torch.equal(*pair) for pair in zip(one.names, other.names, strict=True))
+    weights = all(torch.equal(*pair) for pair in zip(one.parameter_names, other.parameter_names, strict=True))
     kept = mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
     return weights and kept and one.state() == other.state()
 

@@ -15,7 +15,7 @@ from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Step
-from model.training.looks import Recent
+from model.training.looks import RecentSteps
 from model.training.time_budget import WARM, Segment
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
@@ -80,7 +80,7 @@ def test_a_loss_that_rises_now_and_then_is_no_divergence(clock: Script, life: Li
     assert life(steps=100)[-1].ended == "rung"
 
 
-def look(recent: Recent, *losses: float, seconds: float = 1.0) -> Recent:
+def look(recent: RecentSteps, *losses: float, seconds: float = 1.0) -> RecentSteps:
     """At steps of ten tokens each."""
     for loss in losses:
         recent.add(Step(loss=torch.tensor(loss), gradient_norm=torch.tensor(2.0), tokens=10))
@@ -90,7 +90,7 @@ def look(recent: Recent, *losses: float, seconds: float = 1.0) -> Recent:
 
 
 def test_a_look_gives_the_mean_of_the_losses_since_the_last_one_and_their_speed() -> None:
-    recent = look(Recent(), 5.0, 3.0, seconds=4.0)
+    recent = look(RecentSteps(), 5.0, 3.0, seconds=4.0)
     assert (recent.train_loss, recent.gradient_norm, recent.tokens_per_second) == (4.0, 2.0, 5.0)
     recent.read()
     assert (recent.train_loss, recent.tokens_per_second) == (4.0, 5.0), "without steps nothing changes"

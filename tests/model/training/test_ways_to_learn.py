@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def weights(learner: Learner) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for parameter, name in learner.names.items()}
+    return {name: parameter.detach().clone() for parameter, name in learner.parameter_names.items()}
 
 
 def test_descent_steps_along_the_gradient_with_momentum(small_text: Config, text_data: TextData) -> None:
@@ -31,8 +31,8 @@ def test_descent_steps_along_the_gradient_with_momentum(small_text: Config, text
     for _ in range(3):
         before = weights(learner)
         learner._gradients(learner.batches.some())
-        torch.nn.utils.clip_grad_norm_(learner.names, learner.config.clip)
-        for parameter, name in learner.names.items():
+        torch.nn.utils.clip_grad_norm_(learner.parameter_names, learner.config.clip)
+        for parameter, name in learner.parameter_names.items():
             velocity[name] = MOMENTUM * velocity.get(name, 0.0) + parameter.grad.clone()
         learner.optimizer.zero_grad()
         learner.batches.load_state({"seed": 0, "epoch": 0, "batch": 0})

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.config import Config
-from model.cost.probe import Order
+from model.cost.probe import Probe
 from model.data.dataset import TextData
 from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, outcome
 from tests.model.conftest import prepared
@@ -46,7 +46,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each batch that is tried, on a machine whose memory is known."""
     rows: list[int] = []
 
-    def try_batch(order: Order, data: TextData) -> dict[str, Any]:
+    def try_batch(order: Probe, data: TextData) -> dict[str, Any]:
         rows.append(order.config.batch_tokens // order.config.context)
         return outcome(rows[-1])
 
@@ -68,7 +68,7 @@ def test_the_largest_batch_is_found_and_no_batch_tried_twice_but_to_time_it(do, 
 def test_a_batch_at_the_edge_that_fits_once_stays_the_largest(do, monkeypatch):
     seen: set[int] = set()
 
-    def once(order: Order, data: TextData) -> dict[str, Any]:
+    def once(order: Probe, data: TextData) -> dict[str, Any]:
         rows = order.config.batch_tokens // order.config.context
         found = {"ended": "out of memory", "free_bytes": None, "seconds": 3.0} if rows in seen else outcome(rows)
         seen.add(rows)

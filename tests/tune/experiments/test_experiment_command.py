@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from model.config import ONCE, Config
+from model.config import OLD_DEFAULTS, Config
 from tests.scaling_rows import all_rows
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
@@ -164,7 +164,7 @@ def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, sp
     (found,) = asked
     assert "learning_rate" in winner.config
     of_study = {"context": 128, "batch_tokens": 768} if family == "nanogpt" else {}
-    recipe = {**ONCE, **of_study, "average": 0.0}  # experiments keep no average of weights
+    recipe = {**OLD_DEFAULTS, **of_study, "average": 0.0}  # experiments keep no average of weights
     config = Config.at({**recipe, **winner.config}, family=family, seed=7)
     assert survey(EXPERIMENTS["scaling"], found).config == config
     corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]

@@ -281,13 +281,13 @@ def made(upstream, text_data):
 @pytest.mark.parametrize(("weight", "gradient"), [(0.1, 1000.0), (10.0, 0.1)])
 def test_a_matrix_moves_by_its_rate_whatever_its_gradient(made, weight, gradient):
     learner, generator = made(), torch.Generator().manual_seed(0)
-    for parameter in learner.names:
+    for parameter in learner.parameter_names:
         parameter.data = weight * torch.randn(parameter.shape, generator=generator)
         parameter.grad = gradient * torch.randn(parameter.shape, generator=generator)
-    before = [(parameter.detach().clone(), parameter.grad.clone()) for parameter in learner.names]
+    before = [(parameter.detach().clone(), parameter.grad.clone()) for parameter in learner.parameter_names]
     learner.optimizer.step()
     ranks = set()
-    for new, (old, grad) in zip(learner.names, before, strict=True):
+    for new, (old, grad) in zip(learner.parameter_names, before, strict=True):
         ranks.add(new.ndim)
         if new.ndim > 1:
             moved = (new.detach() - old).norm() / old.norm()
@@ -357,7 +357,7 @@ def norms(learner: Learner, parts: int) -> list[float]:
     for batch in (*(part for part, _ in whole.parts(parts)), whole):
         learner.model.zero_grad()
         learner._loss_of(batch.inputs, batch.targets)[0].backward()
-        found.append(sum(float(each.grad.square().sum()) for each in learner.names if each.grad is not None))
+        found.append(sum(float(each.grad.square().sum()) for each in learner.parameter_names if each.grad is not None))
     return found
 
 
@@ -379,5 +379,5 @@ def test_being_watched_changes_no_bit(upstream, text_data):
     for learner in learners:
         for _ in range(3):
             learner.step(1.0)
-    one, other = (list(learner.names) for learner in learners)
+    one, other = (list(learner.parameter_names) for learner in learners)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))

@@ -119,10 +119,10 @@ def test_too_little_time_is_said_at_once(clock):
 
 def test_steps_that_are_timed_leave_the_weights_alone(small_text, text_data):
     learner = Learner(small_text, text_data, torch.device("cpu"))
-    before = {name: parameter.detach().clone() for parameter, name in learner.names.items()}
+    before = {name: parameter.detach().clone() for parameter, name in learner.parameter_names.items()}
     for way in (*parallel_timing.steps(learner).values(), *parallel_timing.accumulations(learner, (2,)).values()):
         way()
-    assert all(torch.equal(before[name], parameter) for parameter, name in learner.names.items())
+    assert all(torch.equal(before[name], parameter) for parameter, name in learner.parameter_names.items())
     assert learner.micro_batches == 1
 
 
