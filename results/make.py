@@ -1,7 +1,7 @@
-"""RESULTS.md from results/*.json: `make results`. It lies beside what it reads, since nothing else does.
+"""Makes RESULTS.md from results/*.json: `make results`. It is beside those files, as nothing else reads them.
 
 Standard library only: it runs before anything is installed. A file is {"title", "about", "rows"}; a row has FIELDS,
-each a text or null where it was not told; one figure a claim, the newest.
+each a text, or null where it is not known; each claim has one figure, the newest.
 """
 
 import json
@@ -22,7 +22,7 @@ pairs) and `shakespeare/input.txt` (tiny shakespeare)."""
 
 
 def files(folder: Path = FOLDER) -> dict[str, dict]:
-    """The files by name, in the page's order."""
+    """Return the files' contents by name, in the page's order."""
     names = sorted((path.stem for path in folder.glob("*.json")), key=lambda name: ((*ORDER, name).index(name), name))
     return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names}
 
@@ -32,7 +32,7 @@ def line(cells: tuple[str | None, ...]) -> str:
 
 
 def table(rows: list[dict], letters: dict[str, str]) -> list[str]:
-    """A line a row; a command that is the one above is not written again."""
+    """Return the lines of a table, one a row; a command that is the one above is not repeated."""
     lines, above = [line(SHOWN), "|---" * len(SHOWN) + "|"], None
     for row in rows:
         place = ", ".join(filter(None, (row["commit"], row["date"], letters.get(row["machine"]))))
@@ -43,7 +43,7 @@ def table(rows: list[dict], letters: dict[str, str]) -> list[str]:
 
 
 def page(of: dict[str, dict]) -> str:
-    """RESULTS.md, whole, of these files."""
+    """Return the text of RESULTS.md for these files."""
     machines = dict.fromkeys(row["machine"] for file in of.values() for row in file["rows"] if row["machine"])
     letters = dict(zip(machines, string.ascii_uppercase, strict=False))
     lines = [INTRODUCTION]

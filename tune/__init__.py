@@ -1,11 +1,11 @@
-"""The search. Ray reads some of its settings when it is imported, so they are made here, before anything imports it."""
+"""The search. Ray reads some of its settings when it is imported, so they are set here, before anything imports it."""
 
 import os
 import sys
 from pathlib import Path
 
 RAY_SETTINGS = {
-    # no tables, log files, signal handler or experiment state of Ray's: the study has its own of each
+    # no tables, log files, signal handler or experiment state of Ray's own: a study has its own of each
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -16,19 +16,19 @@ RAY_SETTINGS = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    # an experiment's Ray is its own: none of its nodes is about to be taken away, which a process would watch for
+    # an experiment has a Ray of its own, none of whose nodes is preempted: no process need watch for that
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    # as Tune would have it in trials' own environment, which is this one (tune/backend/session.py)
+    # Tune would set this in the environment of trials, which is this one (tune/backend/session.py)
     "PL_DISABLE_FORK": "1",
     # Ray gives its workers niceness 15: a trial that pays by the second must not yield to whatever else runs
     "RAY_worker_niceness": "0",
 }
 for name, value in RAY_SETTINGS.items():
     os.environ.setdefault(name, value)
-# Ray listens on all interfaces whatever address it is given: what is set outside does not open it to everyone
+# Ray listens on all interfaces whatever address it is given: no setting from outside may open it to everyone
 os.environ["RAY_AUTH_MODE"] = "token"
 
-if Path(*sys.argv[:1]).name == "default_worker.py":  # of Ray's, where the folder that a search was begun in comes first
+if Path(*sys.argv[:1]).name == "default_worker.py":  # a Ray worker: the search's working folder is first on its path
     ours = str(Path(__file__).resolve().parents[1])
     files = "model.py", "model/__init__.py"
     rivals = [each for each in sys.path if each != ours and any(Path(each, file).is_file() for file in files)]

@@ -1,5 +1,5 @@
-"""A formula over the columns of a table, as it is typed: names, numbers, + - * / **, and some functions; the mean of a
-few figures, and the ratio of two medians, with their intervals. Standard library only.
+"""Formulas over the columns of a table, as they are typed: names, numbers, + - * / **, and some functions; and the mean
+of a few figures and the ratio of two medians, with their intervals. Standard library only.
 """
 
 import ast
@@ -20,16 +20,16 @@ OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
 }  # fmt: skip
 OF_ROW: dict[str, Callable[[float], float]] = {"log": math.log, "log2": math.log2, "exp": math.exp, "sqrt": math.sqrt}
 OF_COLUMN: dict[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "sum": math.fsum}
-"""Over all rows: max(seconds)."""
+"""Functions of all rows of a column, such as max(seconds)."""
 STUDENT = {
     0.0: 1.960, 1 / 20: 2.086, 1 / 10: 2.228, 1 / 8: 2.306, 1 / 6: 2.447, 1 / 5: 2.571, 1 / 4: 2.776, 1 / 3: 3.182,
     1 / 2: 4.303, 1.0: 12.706,
 }  # fmt: skip
-"""The 97.5 % quantile of Student's t, by one over its degrees of freedom."""
+"""The 97.5 % quantile of Student's t, by the reciprocal of its degrees of freedom."""
 
 RESAMPLES = 1000
 Interval = tuple[float, float, float]
-"""The figure, and between which two it lies."""
+"""A figure, and the lower and upper end of its interval."""
 
 RULE = f"write columns, numbers, + - * / **, {', '.join(OF_ROW)}, and of all rows {', '.join(OF_COLUMN)}"
 LONGEST = 400
@@ -37,19 +37,19 @@ LONGEST = 400
 
 @dataclass(frozen=True)
 class Expression:
-    """One that parse_expression() took."""
+    """A formula that parse_expression() accepted."""
 
     text: str
 
     @property
     def names(self) -> set[str]:
-        """Of the columns that it is of."""
+        """Return the names of the columns in the formula."""
         tree = ast.parse(self.text, mode="eval").body
         called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
         return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
 
     def of(self, columns: Columns) -> list[float | None]:
-        """Its value in each row; None where a figure is missing or there is none. UserError: no such column."""
+        """Return its value in each row; None where a figure is missing or it has none. UserError: no such column."""
         tree = ast.parse(self.text, mode="eval").body
         if unknown := sorted(self.names - columns.keys()):
             raise UserError(f"{self.text!r}: {unknown[0]!r} is no column: there are {', '.join(columns)}")
@@ -58,7 +58,7 @@ class Expression:
 
 
 def parse_expression(text: str) -> Expression:
-    """UserError: something else than arithmetic."""
+    """Read a formula. UserError: it is anything but such arithmetic."""
     try:
         tree = ast.parse(text.strip(), mode="eval") if len(text) <= LONGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -84,7 +84,7 @@ def _plain(node: ast.AST) -> bool:
 
 
 def _value(node: ast.AST, columns: Columns, row: int) -> float | None:
-    """None where it has none: a figure is missing, a division by zero, a number too large."""
+    """Return a node's value in a row; None where it has none: a missing figure, a division by zero, an overflow."""
     match node:
         case ast.Constant(value=value):
             return _done(float, value)  # type: ignore[arg-type]
@@ -113,7 +113,10 @@ def _done(function: Callable[..., float], *values: float | None) -> float | None
 
 
 def student(freedom: float) -> float:
-    """The quantile of STUDENT with so many degrees of freedom, 1 or more, which need not be whole."""
+    """Return the quantile of STUDENT for so many degrees of freedom, 1 or more, interpolated.
+
+    ValueError: fewer than 1.
+    """
     at = 1 / freedom
     for (low, less), (high, more) in itertools.pairwise(STUDENT.items()):
         if at <= high:
@@ -122,7 +125,7 @@ def student(freedom: float) -> float:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """The median of one series over that of another, which were measured apart; its 95 % interval by resampling."""
+    """Return the ratio of the medians of two series that were measured apart; its 95 % interval is by resampling."""
     random = Random(0)
     both = ([statistics.median(random.choices(each, k=len(each))) for _ in range(RESAMPLES)] for each in (above, below))
     drawn = sorted(one / other for one, other in zip(*both, strict=True))
@@ -131,7 +134,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """The mean of a few values, such as one a seed, with Student's 95 % interval; None of fewer than two."""
+    """Return the mean of a few values, such as one a seed, with Student's 95 % interval; None for fewer than two."""
     if len(values) < 2:
         return None
     mean, half = statistics.fmean(values), student(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5

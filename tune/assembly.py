@@ -1,4 +1,4 @@
-"""The parts of a search, put together on what it stands on: engine, families and where its trials run."""
+"""Makes the parts of a search from its search context: engine, families, and the place where its trials run."""
 
 import math
 import time
@@ -32,18 +32,18 @@ from tune.store.journal import Journal, named
 from tune.winners import decoding_seconds
 
 WARM_UPS_AT_FIRST = 1.0
-"""Of the first rung, in warm-ups of the default configuration alone on its device, where the cap pays for it; trials
-that share a machine take longer for one."""
+"""Length of the first rung, where the cap pays for it, in warm-ups of the default configuration alone on its device;
+trials that share a machine take longer for one."""
 
 
 def make_engine(
     context: SearchContext, journal: Journal, listeners: list[Listener], *, there: Callable[[], int] | None = None,
     now: Callable[[], float] = time.monotonic, elapsed: float | None = None,
 ) -> Engine:  # fmt: skip
-    """The ledger, and each family's policy, prices and suggestions, on a clock that goes on where the journal ends.
+    """Return the search engine with its ledger and families, on a clock that goes on where the journal ends.
 
-    there: how many devices there are just now, where some may be lost; now: the seconds by which that clock goes on;
-    elapsed: seconds since the study began, whoever ran meanwhile (None: as the real clock has it).
+    there: returns how many slots there are just now, where some may be lost; now: the clock in seconds that drives the
+    engine's; elapsed: seconds since the study began, whether or not it ran (None: by the real clock).
     """
     charge_probe(journal, context.probed)
     settings, begun, before, terms = context.settings, now(), last_moment(journal), agreed(journal)
@@ -85,7 +85,7 @@ def make_engine(
 
 
 def charge_probe(journal: Journal, seconds: float) -> None:
-    """What measuring took of a whole device before a new study's first lease: it is the study's first use of it."""
+    """Charge a new study the seconds of a whole device that measuring took before its first lease."""
     if seconds and not journal.rows("SELECT slot FROM slots"):
         with journal.transaction():
             slot = journal.insert("slots", {"slot": 0, "opened": 0.0, "closed": seconds})
@@ -93,7 +93,7 @@ def charge_probe(journal: Journal, seconds: float) -> None:
 
 
 def make_terms(context: SearchContext, engine: Engine) -> Terms:
-    """What the study runs under now."""
+    """Return the terms under which the study runs now."""
     settings = context.settings
     return Terms(
         cap=settings.budget, deadline=settings.deadline, processor=context.devices.processor,
@@ -105,11 +105,10 @@ def make_family(
     context: SearchContext, name: str, first: float, by_now: float, price_of: Callable[[str | None, int], float],
     ladder: Ladder | None = None,
 ) -> Family:  # fmt: skip
-    """One family: its policy on the study's first `ladder`, which is made for a new one, what it may spend by now, and
-    its suggestions.
+    """Return one family: its policy, cost model, memory, suggestions, and what it may spend by now.
 
-    first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
-    in seconds of a slot, as are the prices.
+    first, by_now: device-seconds that the search had of the first cap, and has of the present one; ladder: the one that
+    the study began with (None: a new study, for which it is made). A family's seconds and prices are those of a slot.
     """
     if context.loop is not None:
         return make_loop_family(context, first, by_now, price_of, ladder)
@@ -147,7 +146,7 @@ def make_family(
 
 
 def frame_of(settings: Settings, family: str, learned: Learned, *, slots: int, share: float, shortest: float) -> Frame:
-    """What the ladder of a family of ours is fitted to. share: the device-seconds in a second of a slot."""
+    """Return what the ladder of a family of models is fitted to. share: the device-seconds in a second of a slot."""
     return Frame(
         slots=slots, shortest=shortest, part=settings.families[family], overhead=learned.overhead,
         start_up=learned.start_up, seeds=settings.confirm,
@@ -159,22 +158,22 @@ def frame_of(settings: Settings, family: str, learned: Learned, *, slots: int, s
 
 
 def parameters(context: SearchContext, name: str, point: Mapping[str, Any]) -> int:
-    """Weights of a model at a point of a family's space."""
+    """Return the number of parameters of a model at a point of a family's space."""
     data = context.data[name]
     return FAMILIES[name].parameters(context.config(name, point), data.vocabulary, pad_of(data))
 
 
 def closing_seconds(context: SearchContext, name: str) -> Callable[[float], float]:
-    """What measuring a trial on all of validation and test takes, by the seconds of its steps: a target token costs at
-    most half of what it does in training."""
+    """Return a function from a trial's step seconds to the seconds that evaluating it on all of validation and test
+    takes: a target token costs at most half of what it does in training."""
     config, data = context.config(name, context.spaces[name].default()), context.data[name]
     tokens = sum(FAMILIES[name].span(config, data, split, None).tokens for split in ("valid", "test"))
     return lambda step_seconds: WHOLE_MARGIN * tokens / config.batch_tokens * step_seconds / 2
 
 
 def shortest_rung(context: SearchContext, name: str) -> float:
-    """Seconds of training at rung 0 that tell anything: the default configuration is past its warm-up, of which a loss
-    tells little but who steps the fastest."""
+    """Return the least seconds of training at rung 0 that make sense: those in which the default configuration passes
+    its warm-up, as a loss in it tells little but who steps the fastest."""
     recipe = context.recipes[name]
     if not recipe.flops:
         return SHORTEST_RUNG_SECONDS
@@ -185,7 +184,7 @@ def shortest_rung(context: SearchContext, name: str) -> float:
 
 
 def make_place(context: SearchContext, engine: Engine) -> Place:
-    """Where and how the trials run."""
+    """Return where and how the trials run."""
     settings, kind, study = context.settings, context.devices.kind, engine.accounting.journal.folder
     (study / heartbeat.FOLDER).mkdir(exist_ok=True)
     before: dict[str, Any] = {**named(engine.accounting.journal.facts().get("evaluation_tokens"))}
@@ -207,7 +206,8 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
 
 
 def age_of(journal: Journal, ago: float) -> float:
-    """Seconds since a study began, whoever ran meanwhile, by the system's clock; a new one began so long `ago`."""
+    """Return the seconds since a study began by the system's clock, whether or not it ran; a new one began `ago`
+    seconds ago."""
     created = journal.facts().get("created")
     if isinstance(created, int | float):
         return max(0.0, time.time() - created)

@@ -1,7 +1,7 @@
-"""The one front of all entries: flags made of a dataclass of settings, and how a command ends.
+"""The command line of all entries: flags made from a dataclass of settings, and how a command ends.
 
-A wrong setting ends with one line on stderr and exit code 2, a signal as a shell tells of it; a fault of ours keeps its
-traceback. Standard library only: what does the work is imported once the flags are right.
+A wrong setting ends with one line on stderr and exit code 2, a signal with the code that a shell gives it; a fault of
+ours keeps its traceback. Standard library only: what does the work is imported once the flags are right.
 """
 
 import argparse
@@ -26,14 +26,14 @@ F = TypeVar("F", bound=Flags)
 
 
 def main(kind: type[Flags], argv: Sequence[str] | None = None) -> int:
-    """Do what the flags ask for; the exit code. SystemExit: --help."""
+    """Do what the flags ask for and return the exit code. SystemExit: --help."""
     _make_streams_serve()
     return ended(lambda: _main(kind, sys.argv[1:] if argv is None else argv), kind.command.early)
 
 
 def _make_streams_serve() -> None:
-    """What was closed goes nowhere, lest a file that is opened later has its number; a character that standard output
-    has not is told as an escape."""
+    """Put /dev/null in place of closed streams, lest a file that is opened later gets their number; let standard output
+    write a character that its encoding lacks as an escape."""
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
@@ -56,7 +56,7 @@ def _main(kind: type[Flags], argv: Sequence[str]) -> int:
 
 
 def _command(name: str) -> Callable[[Flags], int]:
-    """What does the work. UserError: it needs what is not installed."""
+    """Return the function `module:name`. UserError: it imports what is not installed."""
     try:
         found: Callable[[Flags], int] = pkgutil.resolve_name(name)
     except ModuleNotFoundError as error:
@@ -69,9 +69,10 @@ def _command(name: str) -> Callable[[Flags], int]:
 
 
 def ended(command: Callable[[], int], early: str = "") -> int:
-    """A command's exit code: 2, with one line, for what a user can put right; after a signal 128 and its number.
+    """Run a command and return its exit code: 2, with one line, for what a user can fix; 128 plus the number after a
+    signal.
 
-    early: how things stand after a signal of which KeyboardInterrupt does not say it.
+    early: how things stand after a signal, printed where the KeyboardInterrupt does not say it itself.
     """
     try:
         with interruptible():
@@ -89,7 +90,7 @@ def ended(command: Callable[[], int], early: str = "") -> int:
             raise
         return 128 + signal.SIGPIPE
     except SystemExit as error:
-        if not isinstance(error.__context__, BrokenPipeError):  # which rich has seen to, and ends with 1
+        if not isinstance(error.__context__, BrokenPipeError):  # rich turns that one into an exit with 1
             raise
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -100,7 +101,7 @@ def ended(command: Callable[[], int], early: str = "") -> int:
 
 
 def _reader_gone() -> bool:
-    """Whether who read what we print, such as `head`, had enough; what is left of it goes nowhere then."""
+    """Whether the reader of our output, such as `head`, has closed the pipe; then the rest goes to /dev/null."""
     pipe = select.poll()
     pipe.register(sys.stdout.fileno(), 0)
     gone = any(event & select.POLLERR for _, event in pipe.poll(0))
@@ -110,7 +111,7 @@ def _reader_gone() -> bool:
 
 
 def _output_refused() -> bool:
-    """Whether it is what we print that a disk does not take: no more of it either."""
+    """Whether a disk refuses our output; then the rest goes to /dev/null."""
     try:
         print(flush=True)
     except OSError:
@@ -124,19 +125,20 @@ def _print_to_nowhere() -> None:
 
 
 def parse(kind: type[F], argv: Sequence[str]) -> F:
-    """Settings from flags. UserError: one line, nothing written. SystemExit: --help."""
+    """Return the settings that the flags make. UserError: a flag is wrong, and nothing was written. SystemExit:
+    --help."""
     return kind.from_flags(vars(parser(kind).parse_intermixed_args(_joined(kind, argv))))
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors that the caller turns into one line."""
+    """An argparse parser whose errors are UserErrors, which the caller prints in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message.removeprefix('argument ')}; --help lists the flags")
 
 
 class Once(argparse.Action):
-    """What was typed for a flag. UserError: a second time, which would take the place of the first."""
+    """Stores what was typed for a flag. UserError: it is typed twice, and the second would replace the first."""
 
     def __call__(self, parser: object, typed: argparse.Namespace, text: Any, flag: str | None = None) -> None:
         if hasattr(typed, self.dest):
@@ -146,14 +148,14 @@ class Once(argparse.Action):
 
 
 class Joined(argparse.Action):
-    """What was typed for a flag that repeats, with spaces between."""
+    """Joins what was typed for a flag that repeats, with spaces between."""
 
     def __call__(self, parser: object, typed: argparse.Namespace, text: Any, flag: str | None = None) -> None:
         setattr(typed, self.dest, f"{getattr(typed, self.dest, '')} {text}".strip())
 
 
 def parser(kind: type[Flags]) -> argparse.ArgumentParser:
-    """One flag for each setting; only what was typed appears in the result."""
+    """Return a parser with one flag for each setting; its result has only what was typed."""
     about = kind.command
     made = Parser(
         prog=called(about.script), description=about.about, allow_abbrev=False, argument_default=argparse.SUPPRESS
@@ -164,7 +166,7 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
         told = (flag.about + _default_text(setting)).replace("%", "%%")
         if flag.places:
             count: Any = int(flag.places) if flag.places.isdigit() else flag.places
-            optional: dict[str, Any] = {"default": argparse.SUPPRESS} if count == "*" else {}  # else called required
+            optional: dict[str, Any] = {"default": argparse.SUPPRESS} if count == "*" else {}  # else counts as required
             made.add_argument(setting.name, metavar=form, help=told, nargs=None if count == 1 else count, **optional)
         elif is_switch(setting):
             made.add_argument(flag_name(setting.name), action="store_true", help=told)
@@ -185,7 +187,7 @@ def _default_text(setting: Field[Any]) -> str:
 
 
 def _joined(kind: type[Flags], argv: Sequence[str]) -> list[str]:
-    """`--budget -1h` as `--budget=-1h`: argparse would take the value for a flag, and not say what is wrong with it."""
+    """Turn `--budget -1h` into `--budget=-1h`: argparse would take the value for a flag, and not say what is wrong."""
     with_value = {flag_name(each.name) for each in _typed(kind) if not is_switch(each) and not flag_of(each).places}
     words: list[str] = []
     for word in argv:

@@ -1,4 +1,4 @@
-"""The command `ration`, where the wheel is installed: the scripts of a checkout by name. Nobody imports it."""
+"""The command `ration` of an installed wheel, which runs the scripts of a checkout by name. Nothing imports it."""
 
 import runpy
 import sys
@@ -23,12 +23,12 @@ WHAT = {
 
 
 def main() -> int:
-    """Run what is named. 0, or 2 for a wrong name; SystemExit with the code of what ran."""
+    """Run the named command. Return 0 for help, 2 for a wrong name. SystemExit: with the code of what ran."""
     return ended(_main)
 
 
 def _main() -> int:
-    """As above. UserError: a name that is no command."""
+    """Run the named command. UserError: a name that is no command."""
     name, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if name in ("-h", "--help"):
         print(ABOUT.format(names="\n".join(f"  {each:<12}{what}" for each, what in WHAT.items())))

@@ -1,5 +1,5 @@
-"""What families learn from: a file, a dataset of the hub, or builtin; where none is named, the hub is asked once. What
-was prepared for an earlier search serves again (model/data/cache.py).
+"""Loads the texts that families learn from: a file, a dataset of the hub, or builtin; where none is named, the hub is
+asked once. What was prepared for an earlier search is used again (model/data/cache.py).
 """
 
 import sys
@@ -39,7 +39,7 @@ from tune.units import whole_text
 ASK_SECONDS = 3.0
 SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus", "own": "own_corpus"}
 MOST_UNKNOWN = 0.01
-"""Of a validation text, before a line says so."""
+"""Share of a validation text in characters unknown from the training text, above which a line says so."""
 SMOKE_TEST = "so the builtin one serves: a smoke test, not a study"
 
 T = TypeVar("T")
@@ -47,8 +47,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Corpora:
-    """What the families learn from, prepared, by kind; the settings with each text named, and what a user should know
-    of the choice."""
+    """The texts that the families learn from, prepared, by kind; the settings with each text named; and lines on the
+    choice for the user."""
 
     settings: Settings
     data: dict[str, Data]
@@ -56,20 +56,20 @@ class Corpora:
 
 
 def setting_of(kind: str) -> str:
-    """The setting that names such a corpus: of a kind that families of a user's own read, one for all."""
+    """Return the setting that names a corpus of this kind; all kinds of a user's own families share one."""
     return SETTINGS.get(kind, SETTINGS["own"])
 
 
 def flag_of_corpus(kind: str) -> str:
-    """Its flag."""
+    """Return the flag that names a corpus of this kind."""
     return flag_name(setting_of(kind))
 
 
 def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
-    """What the families learn from. UserError: a corpus that was named cannot be used.
+    """Load what the families learn from. UserError: a corpus that was named cannot be used.
 
-    device: the kind of those that a search has; where it names no text, that follows from what its cap can train. None:
-    an experiment, whose trainings do not follow from the cap.
+    device: the kind of a search's devices: where no text is named, the default one depends on what the cap can train.
+    None: an experiment, whose trainings do not depend on the cap.
     """
     learners: dict[str, list[str]] = {}
     for family in settings.families:
@@ -114,7 +114,7 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
 
 
 def default_text(device: str, seconds: float) -> tuple[str, str]:
-    """The text of the hub that serves a family with so many device-seconds, where none is named, and a line on it."""
+    """Return the hub's text that a family with so many device-seconds has where none is named, and a line on it."""
     most = small_text_seconds(device)
     here, there = (f"{whole_text(each)} of a {KINDS[device]}" for each in (seconds, most))
     if seconds > most:
@@ -126,7 +126,8 @@ def default_text(device: str, seconds: float) -> tuple[str, str]:
 
 
 def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, str]]:
-    """What serves where nothing is named, as far as the hub, asked once, or this machine has it; why not the rest."""
+    """Load these default texts, as far as the hub, asked once, or this machine has them; by kind, and why not the
+    rest."""
     names = {kind: HubName.parse(text, flag_of_corpus(kind)) for kind, text in texts.items()}
     answers = ask([name.repository for name in names.values()], ASK_SECONDS)
     out_of_reach = [
@@ -148,7 +149,7 @@ def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, 
 
 
 def load(settings: Settings, kind: str, value: Path | str) -> Data:
-    """The text that a setting names, prepared. UserError: it cannot be used."""
+    """Load the text that a setting names, prepared. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
         name = HubName.parse(value, flag_of_corpus(kind))
         return _from_hub(kind, name, ask([name.repository], PATIENCE_SECONDS)[name.repository])
@@ -164,7 +165,7 @@ def load(settings: Settings, kind: str, value: Path | str) -> Data:
 
 
 def bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
-    """The items, with a progress bar while they are gone through, where there is a terminal."""
+    """Return the items, with a progress bar while they are iterated over, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return items
     return track(items, about, total, console=Console(stderr=True), transient=True)
@@ -183,8 +184,8 @@ def _from_hub(kind: str, name: HubName, answer: object) -> Data:
 
 
 def _own(kind: str, source: Path | Mapping[str, Any] | None, name: str) -> OwnData:
-    """As the first of the families reads it that learn from it; anew each time, as nobody can tell what its code does.
-    UserError: it cannot."""
+    """Load a corpus as the first family that learns from it reads it; anew each time, as its code may do anything.
+    UserError: it raises an error."""
     family = next(name for name, each in FAMILIES.items() if each.corpus == kind)
     try:
         read = FAMILIES[family].read(source)
@@ -196,5 +197,5 @@ def _own(kind: str, source: Path | Mapping[str, Any] | None, name: str) -> OwnDa
 
 
 def _source(kind: str, what: str) -> str:
-    """The name of a source, as a user would type it."""
+    """Return the name of a source, as a user would type it."""
     return f"{flag_of_corpus(kind)}: {what!r}"

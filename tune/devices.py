@@ -1,4 +1,4 @@
-"""What trials run on: GPUs where there are any, each for one trial or for several, else CPU cores."""
+"""The devices that trials run on: GPUs where there are any, each for one trial or several, else CPU cores."""
 
 import math
 import os
@@ -17,27 +17,27 @@ from tune.settings import Settings
 from tune.step_prices import StepPrices
 
 CONTEXT_BYTES = 600_000_000
-"""What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
+"""GPU memory of a process beside its tensors, mostly the code of its kernels: 300 to 600 MB by GPU and driver."""
 BESIDE_BYTES = CONTEXT_BYTES + GPU_BYTES
-"""And beside a trial's own tensors."""
+"""GPU memory of a trial's process beside the trial's own tensors."""
 MPS = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
-"""There while its daemon runs, which who owns the machine starts: nvidia-cuda-mps-control -d. Without it processes take
-turns on a GPU: on an H100 2 to 16 of them, each with a small model's graph, took no more steps a second than one, with
-it 4 took 2.0 times as many and 16 2.3 times."""
+"""Pipe that exists while the MPS daemon runs, which the machine's owner starts: nvidia-cuda-mps-control -d. Without MPS
+processes take turns on a GPU: on an H100 2 to 16 of them, each with a small model's graph, took no more steps a second
+than one; with it 4 took 2.0 times as many and 16 2.3 times."""
 COMPILING = 8
-"""Processes at most that compile the kernels of a GPU's trial: on an H100 one took 25 s where twelve took 13."""
+"""Most processes that compile the kernels of a GPU's trial: on an H100 one took 25 s, and twelve 13 s."""
 RAYS_UNIT = 10_000
-"""Ray counts a device in so many parts."""
+"""Parts of a device that Ray counts in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What trials run on: kind "cuda" or "cpu", how many devices, and how many trials share each, or how many CPU cores
+    """The devices of a search: kind "cuda" or "cpu", how many, and how many trials share each, or how many CPU cores
     each trial has.
 
-    model: a device's name; processor: the same, or the CPU's: by whose seconds prices are learned; precisions: what all
-    of them do natively; memory_bytes: of a GPU; cores: CPU cores; prices: of steps, where they are known and not
-    measured.
+    model: a device's name; processor: the same, or the CPU's model: prices learned from earlier studies hold for the
+    same one; precisions: those that all devices do natively; memory_bytes: of a GPU; cores: CPU cores; prices: of
+    steps, where they are known and not measured.
     """
 
     kind: str
@@ -53,50 +53,51 @@ class Devices:
 
     @property
     def slots(self) -> int:
-        """How many trials run at once."""
+        """Return how many trials run at once."""
         return self.slots_of(self.count)
 
     def slots_of(self, devices: int) -> int:
-        """Those that so many whole devices are."""
+        """Return how many slots so many whole devices have."""
         return devices // self.cores_each * self.trials_each
 
     @property
     def share(self) -> float:
-        """The device-seconds in a second of a slot."""
+        """Return the device-seconds in a second of a slot."""
         return self.cores_each / self.trials_each
 
     @property
     def name(self) -> str:
-        """For the records: what a slot is."""
+        """Return a slot's name for the records, such as 1/2 of a GPU."""
         if self.cores_each > 1:
             return f"{self.cores_each} {self.model.replace('core', 'cores')}"
         return self.model if self.trials_each == 1 else f"1/{self.trials_each} of {self.model}"
 
     @property
     def threads(self) -> int:
-        """Of a trial's process: on a GPU they compile its kernels."""
+        """Return the threads of a trial's process; on a GPU they compile its kernels."""
         return self.cores_each if self.kind == "cpu" else max(1, min(COMPILING, self.cores // self.slots))
 
     @property
     def gpus(self) -> int:
-        """GPUs that Ray manages."""
+        """Return the number of GPUs that Ray manages."""
         return self.count if self.kind == "cuda" else 0
 
     @property
     def needs(self) -> dict[str, float]:
-        """What a trial asks Ray for: rounded down to what Ray counts in, so that all that share a GPU find room."""
+        """Return what a trial asks Ray for, rounded down to RAYS_UNIT, so that all that share a GPU fit."""
         gpu = {"GPU": math.floor(RAYS_UNIT / self.trials_each) / RAYS_UNIT}
         return {"CPU": self.cores_each} | (gpu if self.kind == "cuda" else {})
 
     @property
     def trial_bytes(self) -> int | None:
-        """Memory of a GPU that a trial may take."""
+        """Return the bytes of a GPU that a trial may take; None on a CPU."""
         if self.memory_bytes is None or self.trials_each == 1:
             return self.memory_bytes
         return max(0, self.memory_bytes // self.trials_each - BESIDE_BYTES)
 
     def shared(self, settings: Settings, needed: float) -> "Devices":
-        """As many trials on each as the settings ask for; `needed` bytes, of the largest default trial, count for auto.
+        """Return the devices with as many trials on each GPU as the settings ask for; for auto as many as fit if each
+        takes `needed` bytes, those of the largest default trial.
 
         UserError: more than there are cores for.
         """
@@ -113,7 +114,7 @@ class Devices:
 
 
 def find_devices(settings: Settings) -> Devices:
-    """GPUs where there are any, else CPU cores. UserError: more asked for than there are."""
+    """Return this machine's GPUs if there are any, else its CPU cores. UserError: more asked for than there are."""
     cores, gpus = core_count(), torch.cuda.device_count()
     kind, there = ("cuda", gpus) if gpus else ("cpu", cores)
     return Devices(
@@ -123,7 +124,7 @@ def find_devices(settings: Settings) -> Devices:
 
 
 def about(kind: str) -> dict[str, Any]:
-    """What this machine says of its devices, as Devices has it: model, processor, precisions, memory_bytes."""
+    """Return what this machine says of its devices as fields of Devices: model, processor, precisions, memory_bytes."""
     if kind == "cpu":
         model, processor, memory_bytes = f"CPU core ({platform.machine()})", cpu_name(), None
     else:
@@ -133,8 +134,8 @@ def about(kind: str) -> dict[str, Any]:
 
 
 def cores_of_trial(settings: Settings, kind: str, available: int) -> int:
-    """CPU cores that each trial has, of so many devices of a kind. UserError: there are not so many, or they are GPUs;
-    or several trials are asked for on each GPU where there is none."""
+    """Return the CPU cores that each trial has, 1 on GPUs. UserError: more than are available, or several cores asked
+    for on GPUs, or several trials on each GPU where there is none."""
     wanted = settings.cores_per_trial
     if kind == "cuda":
         if wanted > 1:

@@ -1,5 +1,5 @@
-"""--plan: what a search would start, climb and spend, found by playing its engine in virtual time, with steps measured
-on this device for a moment; no device-second is spent on trials.
+"""--plan: what a search would start, promote and spend, found by running its engine in virtual time, with a few steps
+timed on this device; no device-second is spent on trials.
 """
 
 import math
@@ -36,8 +36,8 @@ from tune.units import bytes_text, counted, duration_text, money_text, whole_tex
 
 
 class Speeds:
-    """Seconds a step of one family on this text and device; nothing is measured until `measure` is called, nor where
-    a device's prices are known."""
+    """Step seconds of one family on this text and device; nothing is measured until `measure` is called, nor where
+    the device's prices are known."""
 
     def __init__(self, context: SearchContext, family: str) -> None:
         self._context, self._family, self._data = context, family, context.data[family]
@@ -45,7 +45,7 @@ class Speeds:
         self._prices, self._seen = context.devices.prices, list[tuple[float, float]]()
 
     def measure(self, config: Mapping[str, Any], micro_batches: int) -> float:
-        """Seconds of a step in so many parts, from a few real ones."""
+        """Return the seconds of a step in so many micro-batches, from a few real steps."""
         if self._prices is not None:
             return self._prices.step(micro_batches * self.launches(config), self.flops(config))
         device = torch.device(self._context.devices.kind)
@@ -59,16 +59,16 @@ class Speeds:
         return seconds
 
     def prices(self) -> StepPrices | None:
-        """Of a GPU's steps: those that are known, or the least and the most that was measured; of a core none are, as
-        it has no launches, and its FLOP/s follow the size."""
+        """Return the prices of a GPU's steps: those known, or the least launch and the most FLOP/s that were measured;
+        None for a core that was measured, which has no launches, and whose FLOP/s depend on the size."""
         if self._prices is not None or not self._seen:
             return self._prices
         launch, flops = zip(*self._seen, strict=True)
         return StepPrices(flops=max(flops), launch_seconds=min(launch))
 
     def expected(self, config: Mapping[str, Any]) -> float:
-        """Seconds of a step, by its prices; on a core those of the measured config nearest in FLOPs, times how many
-        more FLOPs it has."""
+        """Return the seconds of a step by the prices; without prices those of the measured config nearest in FLOPs,
+        scaled by the FLOPs."""
         flops, prices = self.flops(config), self.prices()
         if prices is not None:
             return prices.step(self.launches(config), flops)
@@ -76,28 +76,28 @@ class Speeds:
         return self._measured[nearest] * flops / nearest
 
     def flops(self, config: Mapping[str, Any]) -> float:
-        """On paper, of a step."""
+        """Return the estimated FLOPs of a step."""
         return FAMILIES[self._family].step_flops(self._context.config(self._family, config), self._data)
 
     def launches(self, config: Mapping[str, Any]) -> float:
-        """On paper, of a step in one part."""
+        """Return the estimated kernel launches of a step in one micro-batch."""
         return launches(self._family, float(config.get("layers", 0)))
 
 
 RAY_UP_SECONDS = 3.0
-"""Of wall time, until Ray is up and the first slot is charged."""
+"""Wall time until Ray is up and the first slot is charged."""
 DAY = 86_400.0
-"""Of wall time; what ends later has its date beside the hour."""
+"""Seconds of wall time from which on a search's end is shown with its date."""
 LUCK = 0.1
-"""Standard deviation of what sets one trial's loss above or below another's, as a share of it."""
+"""Standard deviation of the random factor on a simulated trial's loss above its floor."""
 SIZED = 12
-"""Of so many configurations that a search would begin with, the smallest, the first and the largest are measured."""
+"""Number of first configurations of a search of which the smallest, the first and the largest are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RungPlan:
-    """A rung: training seconds of a trial's life there, the price of a segment to it (device-seconds) for a trial like
-    the first, how many such the rung's quota pays for, and how many trials would really go, for how much in all."""
+    """A rung: training seconds of a trial's life there, the planned price of a segment to it (device-seconds), how many
+    such the rung's quota pays for, and how many trials the simulated search sent there, for how much in all."""
 
     training: float
     price: float
@@ -108,7 +108,7 @@ class RungPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class SizePlan:
-    """A config that would start early: seconds of a step, measured; for each rung its steps and its segment's price."""
+    """A config that would start early: measured seconds of a step; for each rung its steps and its segment's price."""
 
     config: Mapping[str, Any]
     parameters: int
@@ -119,7 +119,7 @@ class SizePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Favourite:
-    """What the prior favours, were it trained to its end. fills: the share of a step in which a GPU computes, by its
+    """A config that the prior favours, if trained to its end. fills: share of a step in which a GPU computes, by its
     prices, None on a core; seen: target tokens for each weight of its layers; epochs: how often it would see the text.
     """
 
@@ -131,7 +131,8 @@ class Favourite:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """Bytes: the limit of a trial, and what the largest config that would start takes; which configs do not fit."""
+    """Memory of a family in bytes: the limit of a trial, and what the largest config that would start takes; the number
+    of configs, and those that do not fit."""
 
     limit: float
     largest: float
@@ -141,9 +142,10 @@ class MemoryPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyPlan:
-    """One family. Its share of the cap is explore + kept + anew + start_up + beside, in device-seconds: anew is for the
-    `trained_anew` trainings of the last two; beside is what a deadline leaves for last segments of others than the
-    leader, or unspent. finish, anew_seconds: what so many `finishers`, and those trainings, took."""
+    """The plan of one family. Its share of the cap is explore + kept + anew + start_up + beside, in device-seconds:
+    explore is for rungs, kept for the leader's last segment, anew for retraining the last two; beside is what a
+    deadline leaves for last segments of others, or unspent. In the simulated search `finishers` last segments took
+    `finish`, and `trained_anew` retrainings `anew_seconds`."""
 
     recipe: Recipe
     started: int
@@ -164,11 +166,11 @@ class FamilyPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end.
+    """A simulated search. spending: device-seconds by purpose, which add up to the cap; wall: seconds to its end.
 
     costs: of segments and slots, as the search expects them at first; notes: lines on texts, memory and earlier
-    studies. patient: the same of a search that lets few devices work long, and by how many nats its winners are
-    expected to be better, the mean over families; None: it is patient, or would do the same.
+    studies. patient: seconds to the end of a patient search, and by how many nats its winners are expected to be
+    better, as the mean over families; None: this one is patient, or patience gains nothing.
     """
 
     settings: Settings
@@ -183,7 +185,7 @@ class Plan:
 
 
 def make_plan(settings: Settings) -> Plan:
-    """Rehearse the search of these settings, its journal in memory. UserError: as the search has it.
+    """Simulate the search of these settings, with its journal in memory. UserError: as in the search, or --address.
 
     Configurations are drawn as the search draws its first ones: what a sampler learns from losses is not foreseen.
     """
@@ -206,7 +208,7 @@ def make_plan(settings: Settings) -> Plan:
         return PowerLaw(step_seconds=speeds[name].expected(config), nats=luck * PowerLaw.nats)
 
     def rehearsed(journal: Journal, context: SearchContext) -> tuple[Engine, float, float]:
-        """Its engine, seconds to its end, and the mean loss of its winners."""
+        """Return the engine of a simulated search, the seconds to its end, and the mean loss of its winners."""
         clock = Clock()
         engine = make_engine(context, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
         Simulation(engine, clock, costs, course).run()
@@ -228,7 +230,7 @@ def make_plan(settings: Settings) -> Plan:
 
 
 def spending(engine: Engine) -> dict[str, float]:
-    """Device-seconds of a search that has ended, by what for; with those left over they add up to the cap."""
+    """Return the device-seconds of a search that has ended by purpose; with those left over they add up to the cap."""
     rows = engine.accounting.journal.rows(f"""
         SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE IIF(charges.{ANEW}, 'anew', purpose) END AS what,
                SUM(seconds) AS seconds
@@ -242,7 +244,7 @@ def spending(engine: Engine) -> dict[str, float]:
 
 
 def _measure(context: SearchContext, name: str, speeds: Speeds) -> list[tuple[Mapping[str, Any], float]]:
-    """The smallest, the first and the largest config that a search begins with, and seconds of a step of each."""
+    """Return the smallest, the first and the largest config that a search begins with, each with seconds a step."""
     cap = context.settings.budget
     family = make_family(context, name, cap, cap, lambda trial, rung: 0.0)
     begun = (f"t{number + 1:03d}" for number in range(SIZED))
@@ -295,7 +297,7 @@ def _family(
 def _favourite(
     context: SearchContext, speeds: Speeds, name: str, config: Mapping[str, Any], seconds: float
 ) -> Favourite:
-    """Trained for so many seconds of a slot."""
+    """Return what such a config comes to if trained for so many seconds of a slot."""
     prices, step = speeds.prices(), speeds.expected(config)
     tokens = seconds / step * context.config(name, config).batch_tokens
     return Favourite(
@@ -305,7 +307,7 @@ def _favourite(
 
 
 def _size(family: Family, context: SearchContext, name: str, config: Mapping[str, Any], step: float) -> SizePlan:
-    """A config's steps and prices, as the family counts them for a trial whose steps take that long."""
+    """Return a config's steps and prices, as the family counts them for a trial whose steps take so many seconds."""
     at = TrialRecord(family=name, config=dict(config), step_seconds=step)
     steps, prices = [], []
     for rung in range(family.policy.ladder.top + 1):
@@ -324,7 +326,8 @@ def _memory(memory: Memory, space: Space | OwnSpace, started: list[dict[str, Any
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """What a user wants to know before they spend: who starts, what it costs, when it ends."""
+    """Yield the lines of a plan, which a user wants to know before they spend: what starts, what it costs, when it
+    ends."""
     settings, spending = plan.settings, plan.spending
     cap, spent = settings.budget, settings.budget - spending["left over"]
     started = sum(family.started for family in plan.families.values())
@@ -384,11 +387,11 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
 
 
 LEAST_FILLED = 0.2
-"""Of a device by a step, before a line says so; a guess."""
+"""Share of a device that a step fills, below which a line says so; a guess."""
 
 
 def _doubts(favourites: Sequence[Favourite]) -> Iterator[str]:
-    """What does not suit the cap: the text, the space, or steps that leave a device idle."""
+    """Yield lines on what does not suit the cap: the text, the space, or steps that leave a device idle."""
     if not favourites:
         return
     often, rare = (end(favourites, key=lambda each: each.seen) for end in (max, min))
@@ -406,7 +409,7 @@ def _doubts(favourites: Sequence[Favourite]) -> Iterator[str]:
 
 
 def _recipe_lines(recipe: Recipe) -> Iterator[str]:
-    """What is not searched, and why it is so."""
+    """Yield lines on what is not searched, and why it has its value."""
     for name, why in recipe.why.items():
         yield f"  {name:<24} {recipe.config[name]:>12}   {why}"
     if recipe.flops:

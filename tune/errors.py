@@ -1,5 +1,5 @@
-"""What a user can put right, told from faults of ours; an error of their code in one line; what they type to call us.
-Standard library only, anyone may import it.
+"""Errors that a user can fix, apart from our own bugs; an error of their code in one line; how they call our scripts.
+Standard library only: any module may import it.
 """
 
 import errno
@@ -28,20 +28,20 @@ COMMANDS = {
     "replay": "tune/replay.py",
     "kernels": "kernels/run.py",
 }
-"""What the installed command calls our scripts."""
+"""By its name under the installed command, the script of each."""
 
 
 class UserError(ValueError):
-    """One line that names field, value, rule and remedy. Entries print it and exit with 2; any other error keeps its
-    traceback.
+    """An error that the user can fix, in one line that names field, value, rule and remedy. Entries print it and exit
+    with 2; any other error keeps its traceback.
     """
 
 
 def told(trace: str) -> tuple[str | None, str] | None:
-    """Of a traceback, as text, the error in one line, such as `ValueError: its text (mine.py:12)`; before it the
-    function of a user's, such as `loss`, that we had called.
+    """Return from the text of a traceback the user's function that we called, such as `loss`, and the error in one
+    line, such as `ValueError: its text (mine.py:12)`.
 
-    Where no line of the user's is in it there is no function, and no place; of what is no traceback there is nothing.
+    Without a line of the user's code in it the function is None and the error has no place. None: it is no traceback.
     """
     frames = list(FRAME.finditer(trace))
     if not frames:
@@ -56,13 +56,13 @@ def told(trace: str) -> tuple[str | None, str] | None:
 
 
 def told_of(error: BaseException) -> str:
-    """An error that was caught, in such a line."""
+    """Return a caught error as the line that `told` makes."""
     found = told("".join(traceback.format_exception(error)))
     return found[1] if found else type(error).__name__
 
 
 def is_a_users(file: Path) -> bool:
-    """Neither installed nor ours, on whatever node of a cluster it lies."""
+    """Whether a file is neither installed nor ours, wherever our checkout is on a cluster's node."""
     if {"site-packages", "dist-packages"} & set(file.parts) or file.is_relative_to(sysconfig.get_path("stdlib")):
         return False
     ours = (file.parts[place:] for place, part in enumerate(file.parts) if part in ("tune", "model"))
@@ -70,7 +70,7 @@ def is_a_users(file: Path) -> bool:
 
 
 def check_not_hidden(package: str) -> None:
-    """UserError: what a user has on the path is found in the place of a package of ours."""
+    """Check that a package of ours is the one that Python finds. UserError: something on the user's path hides it."""
     spec = importlib.util.find_spec(package)
     origin = Path(spec.origin) if spec is not None and spec.origin else None
     if origin is not None and origin != ROOT / package / "__init__.py":
@@ -79,8 +79,8 @@ def check_not_hidden(package: str) -> None:
 
 
 def called(script: str) -> str:
-    """How this user calls a script of ours: `python tune/run.py`, or `ration run` where that is what is installed; from
-    another folder by the path that was typed there."""
+    """Return how this user calls a script of ours: `python tune/run.py`, with the path that was typed if from another
+    folder; or `ration run` where it was called through the installed command."""
     if sys.argv[0] != INSTALLED:
         folder = _folder_typed()
         return f"python {shlex.quote(folder) if folder else ''}{script}"
@@ -89,8 +89,8 @@ def called(script: str) -> str:
 
 
 def _folder_typed() -> str:
-    """What was typed before the name of a script of ours, such as `../ration/`; nothing from our own folder, or where
-    it was another's script."""
+    """Return the path that was typed before the name of a script of ours, such as `../ration/`; '' if called from our
+    own folder, or by another script."""
     typed = Path(sys.argv[0])
     with suppress(OSError, ValueError):
         own = typed.resolve().relative_to(ROOT)
@@ -105,13 +105,13 @@ REFUSALS = {
 
 
 def refused(error: BaseException) -> bool:
-    """Whether it tells of a disk that is full, read-only, not ours to write on, or broken."""
+    """Whether an error means a disk that is full, read-only, not ours to write on, or broken."""
     return isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and error.errno in REFUSALS)
 
 
 @contextmanager
 def told_in_one_line(to_go_on: str) -> Iterator[None]:
-    """UserError where a disk refuses what is written inside; with it what to type to go on."""
+    """Turn the error of a disk that refuses what is written inside into a UserError. to_go_on: what to type next."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:

@@ -1,4 +1,4 @@
-"""What a study is, as its study.json and its journal have it, and whether what goes on with it is the same."""
+"""The facts of a study, kept in its study.json and its journal, and checks that a resumed study agrees with them."""
 
 import importlib.metadata
 import json
@@ -24,7 +24,7 @@ PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 
 
 def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: Any) -> dict[str, Any]:
-    """What the study is."""
+    """Return the facts of a study: settings, families, cap, versions, devices, texts and commit."""
     corpora = {
         name: {
             "name": each.name,
@@ -55,12 +55,12 @@ def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **m
 
 
 def write_facts(facts: Mapping[str, Any], folder: Path) -> None:
-    """For people, and for --resume: study.json, whole or not at all."""
+    """Write study.json, whole or not at all: for people, and for --resume."""
     write_whole(folder / STUDY, json.dumps(facts, indent=1))
 
 
 def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
-    """For analysis, in the journal too. A study that goes on was created when it was created first."""
+    """Write the facts to study.json, and to the journal for analysis. A resumed study keeps its time of creation."""
     facts = {**facts, "created": journal.facts().get("created", facts["created"])}
     write_facts(facts, journal.folder)
     journal.note(**facts)
@@ -68,7 +68,8 @@ def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
 
 @contextmanager
 def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
-    """Write down what the journal and TensorBoard took of the search that runs inside, in seconds of the driver's."""
+    """Note in the journal how many of the driver's seconds the search that runs inside, its journal and TensorBoard
+    took."""
     watches = {"search": Stopwatch(), "journal": journal.watch, "tensorboard": tensorboard.watch}
     before = {name: watch.seconds for name, watch in watches.items()}
     with watches["search"]:
@@ -77,7 +78,7 @@ def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]
 
 
 def git_commit() -> str | None:
-    """The commit of this code, where it lies in a git repository of its own, and git is there to ask."""
+    """Return the commit of this code; None where it is not in a git repository of its own, or git is not installed."""
     words = ["git", "-C", str(ROOT), "rev-parse", "--show-toplevel", "HEAD"]
     try:
         top, commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -87,7 +88,7 @@ def git_commit() -> str | None:
 
 
 def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
-    """UserError: a corpus is not the text that the study began with (its `facts`, from the journal)."""
+    """Check a resumed study's texts against its `facts`, from the journal. UserError: a corpus has changed."""
     for family, corpus in data.items():
         before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
         if corpus.sha256 != before["sha256"]:
@@ -96,7 +97,8 @@ def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
 
 
 def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
-    """UserError: a study that ran on GPUs (its `facts`, from the journal) would go on on CPU cores, or the reverse."""
+    """Check a resumed study's devices against its `facts`, from the journal. UserError: it would go on from GPUs to CPU
+    cores, or the reverse."""
     before, names = facts.get("devices", {}).get("kind", devices.kind), {"cuda": "GPUs", "cpu": "CPU cores"}
     if before != devices.kind:
         rule = f"runs on {names.get(before, before)}, and here are {names[devices.kind]}: their losses do not compare"

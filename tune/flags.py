@@ -1,5 +1,5 @@
-"""A flag: how a setting is typed, read and shown, and the one line that says what is wrong; the forms that are more
-than a number; what settings of any command have in common. Standard library only.
+"""Flags: how a setting is typed, read and shown, and the one line that says what is wrong with it; forms of values that
+are more than a number; and what the settings of all commands have in common. Standard library only.
 """
 
 import json
@@ -16,10 +16,10 @@ from tune.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How a setting is typed: its help, `form` in the usage line, and the way from text to value and back.
+    """How a setting is typed: its help, its `form` in the usage line, and the functions from text to value and back.
 
-    places: of what is typed without a flag, in how many places, as argparse's nargs: `1`, `2`, `?`, `*` or `+`.
-    repeats: it may be typed several times, which is as if all were typed at once with spaces between.
+    places: of a positional argument, argparse's nargs: `1`, `2`, `?`, `*` or `+`; empty: it is typed with a flag.
+    repeats: it may be typed several times, which means the same as all at once with spaces between.
     """
 
     about: str
@@ -29,24 +29,24 @@ class Flag:
     repeats: bool = False
     parse: Callable[[str], Any] = str
     show: Callable[[Any], str] = str
-    stored: bool = True  # kept in study.json
-    on_resume: bool = False  # may differ from the study's own
+    stored: bool = True  # in study.json
+    on_resume: bool = False  # may differ from the study's own with --resume
 
 
 def flag_field(about: str, *, default: Any = MISSING, default_factory: Any = MISSING, **rest: Any) -> Any:
-    """A field that is typed as a flag."""
+    """Return a dataclass field that is typed as a flag."""
     metadata = {"flag": Flag(about=about, **rest)}
     return field(default=default, default_factory=default_factory, metadata=metadata)
 
 
 def flag_of(setting: Field[Any]) -> Flag:
-    """The flag that a field is typed as."""
+    """Return the flag that a field is typed as."""
     flag: Flag = setting.metadata["flag"]
     return flag
 
 
 def is_switch(setting: Field[Any]) -> bool:
-    """Is it typed without a value?"""
+    """Whether a setting is typed without a value."""
     return isinstance(setting.default, bool)
 
 
@@ -56,8 +56,8 @@ def flag_name(name: str) -> str:
 
 
 def flag_words(stored: Mapping[str, str | bool], flags: Sequence[str] = ()) -> list[str]:
-    """{"seed": "3", "plan": True, "patient": False} -> `--seed 3 --plan`, as words; where `flags` are named, of these
-    only."""
+    """{"seed": "3", "plan": True, "patient": False} -> `--seed 3 --plan`, as words; flags: the only settings to take,
+    if any are named."""
     words: list[str] = []
     for name, value in stored.items():
         if value is not False and (name in flags or not flags):
@@ -66,13 +66,13 @@ def flag_words(stored: Mapping[str, str | bool], flags: Sequence[str] = ()) -> l
 
 
 def invalid(name: str, sentence: str) -> UserError:
-    """The error of one setting, under its flag's name."""
+    """Return the error of one setting, under its flag's name."""
     return UserError(f"{flag_name(name)}: {sentence}")
 
 
 @contextmanager
 def under_flag(name: str, before: str = "") -> Iterator[None]:
-    """What is wrong inside is told as the error of one setting."""
+    """Turn a UserError raised inside into the error of one setting, with `before` in front of its text."""
     try:
         yield
     except UserError as error:
@@ -83,7 +83,8 @@ NUMBERS: Mapping[Any, str] = {int: "is not a whole number: write 1 or another", 
 
 
 def parse_setting(setting: Field[Any], text: str | bool | list[str]) -> Any:
-    """The value of a setting from what was typed, in one place or in several. UserError under the flag's name."""
+    """Return the value of a setting from what was typed, a tuple if in several places. UserError: under the flag's
+    name, the text is none of its values."""
     if isinstance(text, bool):
         return text
     if isinstance(text, list):
@@ -97,7 +98,7 @@ def parse_setting(setting: Field[Any], text: str | bool | list[str]) -> Any:
 
 
 def as_typed(name: str, value: object) -> str:
-    """What a file of settings has, as its flag is typed once: `{heads: 4}` as `heads=4`, `[a, b]` as `a,b`."""
+    """Return a value from a settings file as its flag is typed once: `{heads: 4}` as `heads=4`, `[a, b]` as `a,b`."""
     if isinstance(value, dict):
         if name == "space":
             return json.dumps({str(key): each for key, each in value.items()}, default=str)
@@ -109,18 +110,18 @@ def as_typed(name: str, value: object) -> str:
 
 
 def words_of(setting: Field[Any], value: object) -> str:
-    """A value from a file, or a list or mapping in Python, as it is typed."""
+    """Return a value from a file, or a list or mapping in Python, as it is typed."""
     several = isinstance(value, list) and flag_of(setting).repeats
     return " ".join(as_typed(setting.name, each) for each in (cast(list[object], value) if several else [value]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What stands behind an entry: its script, what it is about, and the function `module:name` that does it.
+    """A command: its script, what it is about, and the function `module:name` that does it.
 
     The function gets the settings and returns the exit code; its module is imported only once all flags are right.
-    flags: of the settings those that are typed; empty: all. early: how things stand after a signal, as long as the
-    function does not say that with its KeyboardInterrupt.
+    flags: the settings that are typed; empty: all. early: how things stand after a signal, printed where the
+    function's KeyboardInterrupt does not say it.
     """
 
     script: str
@@ -132,7 +133,7 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What an entry can be asked for: one field a flag, its default written once. UserError for what cannot serve."""
+    """The settings of an entry: one field a flag, with its default. UserError: a value that is none of its choices."""
 
     command: ClassVar[Command]
 
@@ -144,7 +145,8 @@ class Flags:
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any]) -> Self:
-        """Of what was typed, by name; the rest has its default. UserError: a setting without one was not typed."""
+        """Make settings of what was typed, by name; the rest has its default. UserError: a setting without a default
+        was not typed, or a text is wrong."""
         known = {each.name: each for each in fields(cls)}
         for name in (each for each in known if each not in typed):
             if known[name].default is known[name].default_factory is MISSING:
@@ -152,11 +154,11 @@ class Flags:
         return cls(**{name: parse_setting(known[name], text) for name, text in typed.items()})
 
     def first_line(self) -> str | None:
-        """What is printed before anything is imported or prepared that takes its time."""
+        """Return the line to print before anything slow is imported or prepared; None: there is none."""
         return None
 
     def nothing_to_do(self) -> str | None:
-        """A line that says so; else None."""
+        """Return a line that says that there is nothing to do; None where there is something."""
         return None
 
 
@@ -165,7 +167,7 @@ AUTO = "auto"
 
 
 def parse_families(text: str) -> dict[str, float]:
-    """`translation=70,nanogpt=30` -> {"translation": 0.7, "nanogpt": 0.3}; names alone share alike."""
+    """`translation=70,nanogpt=30` -> {"translation": 0.7, "nanogpt": 0.3}; names without shares have equal ones."""
     shares: dict[str, float] = {}
     parts = text.split(",")
     for part in parts:
@@ -182,7 +184,7 @@ def parse_families(text: str) -> dict[str, float]:
 
 
 def families_text(shares: Mapping[str, float]) -> str:
-    """The inverse of parse_families, to ten digits."""
+    """Return the inverse of parse_families, to ten digits."""
     return ",".join(f"{name}={100 * share:.10g}" for name, share in shares.items())
 
 
@@ -207,12 +209,12 @@ def parse_gain(text: str) -> float:
 
 
 def gain_text(gain: float) -> str:
-    """The inverse of parse_gain."""
+    """Return the inverse of parse_gain."""
     return f"{gain!r}/h"
 
 
 def parse_sharing(text: str) -> int | str:
-    """`2` -> 2; `auto` as it is."""
+    """`2` -> 2; `auto` stays."""
     try:
         return AUTO if text == AUTO else int(text)
     except ValueError:
@@ -220,8 +222,8 @@ def parse_sharing(text: str) -> int | str:
 
 
 def parse_path(text: str) -> Path:
-    """Absolute, because trials run elsewhere and a study is resumed from anywhere. UserError: no UTF-8, in which a
-    study keeps the paths that it names."""
+    """Return the absolute path, because trials run elsewhere and a study is resumed from anywhere. UserError: it is
+    empty, of a folder that is gone, or not UTF-8, in which a study keeps its paths."""
     if not text:
         raise UserError("'' is no path: name a file or folder, or leave the flag out")
     try:
@@ -236,7 +238,7 @@ def parse_path(text: str) -> Path:
 
 
 def parse_paths(text: str) -> tuple[Path, ...]:
-    """`runs/one,runs/two` -> both, absolute."""
+    """`runs/one,runs/two` -> both paths, absolute. UserError: one is named twice."""
     paths = tuple(parse_path(part.strip()) for part in text.split(","))
     if twice := [path for place, path in enumerate(paths) if path in paths[:place]]:
         raise UserError(f"{text!r} names '{twice[0]}' twice: name each once")
@@ -244,10 +246,10 @@ def parse_paths(text: str) -> tuple[Path, ...]:
 
 
 def paths_text(paths: Sequence[Path]) -> str:
-    """The inverse of parse_paths."""
+    """Return the inverse of parse_paths."""
     return ",".join(map(str, paths))
 
 
 def parse_corpus(text: str) -> Path | str:
-    """The path of a file; `builtin`, and a dataset of the hub such as `hub:ID`, as they are."""
+    """Return the path of a file; `builtin`, and a dataset of the hub such as `hub:ID`, stay."""
     return text if text == BUILTIN or text.startswith("hub:") else parse_path(text)

@@ -1,5 +1,5 @@
-"""What a Python file of a user's holds: families, which it registers where it is executed here; a training loop, of
-which here only the text is read. Standard library only, anyone may import it.
+"""Reads a user's Python file: one with families is executed here, and registers them; of one with a training loop only
+the text is read here. Standard library only: any module may import it.
 """
 
 import ast
@@ -16,11 +16,11 @@ from tune.reports import Metric
 from tune.search_space import SPACES, Value
 
 _LOADED: dict[Path, str] = {}
-"""The text of each file that this process executed."""
+"""The text of each file that this process has executed."""
 
 
 def load(path: Path) -> None:
-    """Execute a file that registers families, once as long as it stays as it is; it can import what lies beside it.
+    """Execute a file that registers families, once unless it changes; it can import what is beside it.
 
     UserError: it cannot be read, raises an error, or registers none.
     """
@@ -43,7 +43,7 @@ def load(path: Path) -> None:
 
 
 def text_of(path: Path, flag: str) -> str:
-    """Of a Python file. UserError: it cannot be read."""
+    """Return the text of a Python file. UserError: it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -53,9 +53,9 @@ def text_of(path: Path, flag: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A user's training loop: a script, a function in a file, or a pickled one of this session; folder: what its
-    process finds first; metric: what it reports; life: the steps after which it is complete; fixed: of its
-    configurations, what is the same in all."""
+    """A user's training loop: a script, a function in a file, or a pickled function of this session. folder: first on
+    its process's path; metric: what it reports; life: the steps after which it is complete; fixed: the values that all
+    its configurations share."""
 
     folder: Path
     file: Path | None = None
@@ -66,20 +66,21 @@ class Loop:
     fixed: Mapping[str, Value] = field(default_factory=dict)
 
     def told(self) -> dict[str, str]:
-        """As its process is told."""
+        """Return what its process is told of it, JSON-able."""
         if self.pickled is not None:
             return {"pickled": base64.b64encode(self.pickled).decode()}
         return {"file": str(self.file)} | ({} if self.function is None else {"function": self.function})
 
 
 def loop_in(text: str) -> tuple[Path, str | None]:
-    """`train.py:train` -> the file and its function; None: the file is a script."""
+    """`train.py:train` -> the file and the function's name; None for a script's function."""
     file, colon, function = text.rpartition(":")
     return (Path(file), function) if colon and Path(file).suffix == ".py" else (Path(text), None)
 
 
 def check_loop(text: str) -> None:
-    """UserError: a file that is to train cannot be read, is no Python, has no such function, or hides what is ours."""
+    """Check what --train names. UserError: the file cannot be read, is no Python or empty, hides our `tune`, or has no
+    such function of one argument."""
     path, name = loop_in(text)
     source = text_of(path, "--train")
     try:
@@ -112,7 +113,7 @@ def check_loop(text: str) -> None:
 
 
 def check_function(train: object) -> None:
-    """UserError: what is to train is nothing to be called with a configuration."""
+    """Check a training function. UserError: it cannot be called with a configuration alone."""
     if isinstance(train, type) or not callable(train):
         raise UserError(f"--train: {train!r:.60} is no function: give one that takes a configuration")
     try:
@@ -133,7 +134,7 @@ def _check_takes(name: str, needed: int, takes: int, more: int) -> None:
 
 
 def _defined(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    """What a module defines, as far as its text tells."""
+    """Yield the names that a module defines, as far as its text tells, each with the statement that does."""
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield each.name, each

@@ -1,9 +1,9 @@
-"""What a training loop of one's own says to a search: which configuration, from where, how good it is, when to end.
+"""What a user's training loop calls in a search: its configuration, its checkpoint, reports, and whether to end.
 
     import tune.loop as ration
 
-Outside of a search it trains as ever: the defaults of `config`, no `checkpoint`, never `done`, and a `report` that
-nobody hears. Standard library only; a process that runs a user's loop imports nothing of `model/`.
+Outside of a search the loop trains as ever: `config` returns its defaults, `checkpoint` None, `done` False, and
+`report` does nothing. Standard library only; a process that runs a user's loop imports nothing of `model/`.
 """
 
 import json
@@ -23,34 +23,35 @@ from tune.reports import KEPT_BACK, Ended
 
 Save = Callable[[Path], object]
 TRAVEL_SECONDS = 1.0
-"""Between two reports that leave the process, as long as the lease goes on."""
+"""Least seconds between two reports that leave the process while the lease goes on."""
 SAVE_SHARE = 0.01
-"""Of the training since the last one, what a checkpoint inside a lease may take."""
+"""Largest share of the training since the last checkpoint that another one inside a lease may take."""
 FIRST_SAVE_SECONDS = 0.05
-"""The price of a checkpoint before there was one."""
+"""Assumed seconds of a checkpoint before any was timed."""
 MOST_KEPT_BACK = 1 / 8
-"""Of a lease, at most, for its last checkpoint, where it is known before what that takes."""
+"""Largest share of a lease that is kept for its last checkpoint, until the lease has timed one itself."""
 MOST_STEPS = 10**12 - 1
-"""Of a trial: its checkpoints have them in their names."""
+"""Most steps of a trial: the names of its checkpoints have 12 digits for them."""
 SAVE_SECONDS = 60.0
-"""Between two checkpoints, at most, where they are worth it; a new best is kept sooner."""
+"""Training seconds after which another checkpoint is wanted; after a new best it is wanted sooner."""
 RECORD = "ration.json"
-"""In each checkpoint: where the trial was then."""
+"""File in each checkpoint that says where the trial was then."""
 
 
 def output_of(trial: str) -> str:
-    """Where in a study's folder that is what a trial prints."""
+    """Return the path in a study's folder of the file with what a trial prints."""
     return f"output/{trial}.txt"
 
 
 class Over(BaseException):
-    """The lease is over, and the loop asked for more: it ends here."""
+    """Ends a loop that reports although its lease is over."""
 
 
 def config(**defaults: Any) -> dict[str, Any]:
-    """The configuration of this trial, over these defaults; the defaults alone outside of a search.
+    """Return these defaults, with the values of this trial's configuration in their places; outside of a search the
+    defaults alone.
 
-    ValueError: the space varies what has no default here.
+    ValueError: the space varies a dimension that has no default here.
     """
     if _lease is None:
         return defaults
@@ -61,7 +62,7 @@ def config(**defaults: Any) -> dict[str, Any]:
 
 
 def checkpoint() -> Path | None:
-    """The folder that `save` filled last, from which this trial goes on; None where it begins."""
+    """Return the folder that `save` filled last, from which this trial goes on; None where it begins."""
     if _lease is None:
         return None
     _lease.begins()
@@ -74,11 +75,12 @@ def done() -> bool:
 
 
 def report(*, step: int | None = None, save: Save | None = None, **numbers: Any) -> None:
-    """How good the trial is now: the metric of the search among `numbers`, and others that are kept beside it.
+    """Report how good the trial is now: the search's metric among `numbers`, and others, which are kept beside it.
 
-    step: of its whole life, never less than before (default: one more a report); save: fills an empty folder, from
-    which `checkpoint` lets it go on; called where it is worth its time, that of the last report also when the loop
-    has returned. ValueError: a metric that is missing or no number, a step that goes back.
+    step: steps of the trial's whole life, never fewer than before (default: one more than before); save: fills an empty
+    folder, from which `checkpoint` lets the trial go on; it is called only where it is worth its time, that of the last
+    report also after the loop has returned. ValueError: the metric is missing or no number, or the step is too large or
+    goes back.
     """
     if _lease is not None:
         _lease.report(numbers, step, save)
@@ -86,11 +88,11 @@ def report(*, step: int | None = None, save: Save | None = None, **numbers: Any)
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a lease is for: a trial, its configuration, its folder of checkpoints, and when it ends by the monotonic
-    clock.
+    """What a lease is for: a trial, its configuration, its folder of checkpoints, and when the lease ends by the
+    monotonic clock.
 
-    steps, training_seconds: of its life, at which it is to end (None: not by that); life: steps after which it is over;
-    last: it is the trial's last one; output: the file that what it prints goes to.
+    steps, training_seconds: of the trial's life, at which the lease is to end (None: not by that); life: steps after
+    which the trial is complete; last: it is the trial's last lease; output: the file for what the trial prints.
     """
 
     trial: str
@@ -107,8 +109,11 @@ class Terms:
 
 
 class Lease:
-    """A trial on its lease, inside the process of a user's loop; send(message) tells the worker outside. save_seconds:
-    what its last checkpoint took, or that of the lease before, by which one is cheap or not, and which is kept back."""
+    """A trial's lease, inside the process of a user's loop; `send` sends a message to the worker outside.
+
+    save_seconds: what the last checkpoint took, on this lease or the one before: by it a checkpoint is cheap or not,
+    and so much is kept back for the last one.
+    """
 
     def __init__(
         self, terms: Terms, send: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False,
@@ -133,19 +138,19 @@ class Lease:
         self._loss = known.loss
 
     def begins(self) -> None:
-        """It is set up from here on, if it trains; until then the seconds are those of its start."""
+        """End the setup here, unless training has begun: the seconds until now are those of the start."""
         if not self._begun:
             self._since = self._clock()
             self._seconds["start"] = self._since - self._began
 
     def done(self) -> bool:
-        """As above."""
+        """Whether the lease is over; from here on time counts as training."""
         self.begins()
         self._begun = True
         return self.over
 
     def report(self, numbers: Mapping[str, Any], step: int | None, save: Save | None, *, always: bool = False) -> None:
-        """As above; always: the checkpoint is there, and is taken as it is."""
+        """Report as the module's `report` does; always: save, whatever it costs. Over: the lease was over before."""
         if self.over:
             raise Over
         now, loss = self._clock(), self._metric(numbers)
@@ -168,7 +173,7 @@ class Lease:
         self._since = self._clock()
 
     def returned(self) -> None:
-        """The loop came to an end of its own. ValueError: it never reported."""
+        """Tell the worker that the loop ended by itself. ValueError: it never reported."""
         if self.over:
             return
         if not math.isfinite(self._loss):
@@ -176,7 +181,7 @@ class Lease:
         if self._unsaved is not None:
             try:
                 self._save(self._unsaved)
-            except Exception as error:  # what it copies from went with the loop: the last checkpoint stays
+            except Exception as error:  # what it saves may be gone with the loop: the last checkpoint stays
                 full = isinstance(error, OSError) and refused(error)
                 if full or (self.checkpoint is None and not isinstance(error, FileNotFoundError)):
                     raise
@@ -185,7 +190,7 @@ class Lease:
         self._tell(self._clock(), "returned")
 
     def _metric(self, numbers: Mapping[str, Any]) -> float:
-        """What the search makes small."""
+        """Return the metric as the search has it, low is good. ValueError: it is missing, or no number."""
         name = self.terms.metric
         if name not in numbers:
             there = ", ".join(map(repr, numbers)) or "nothing"
@@ -204,7 +209,7 @@ class Lease:
         self._steps = steps
 
     def _ends(self, now: float, loss: float) -> Ended | None:
-        """Whether the lease ends at this report, and how."""
+        """Return how the lease ends at this report; None: it goes on."""
         terms, further = self.terms, self._steps > self._steps_before
         if not math.isfinite(loss):
             return "returned" if math.isfinite(self._best) else "diverged"
@@ -219,17 +224,18 @@ class Lease:
         return "stopped" if now - self._sent >= TRAVEL_SECONDS and self._stopped() else None
 
     def _is_worth_saving(self, improved: bool) -> bool:
-        """Of a loop that offers it at some reports alone each is, as the last one may be none of them."""
+        """Whether a save is wanted, and cheap enough. Of a loop that offers one only at some reports each is wanted, as
+        the last report may offer none."""
         since = self._training - self._saved_at
         wanted = improved or self._offers_few or since >= SAVE_SECONDS
         return wanted and self.save_seconds <= SAVE_SHARE * since
 
     def _save(self, save: Save) -> None:
-        """A checkpoint appears whole or not at all; beside it stays the one with the best metric."""
+        """Write a checkpoint, whole or not at all; of the others only the one with the best metric is kept."""
         began, folder = self._clock(), Path(self.terms.folder)
         name = f"step-{self._steps:012d}"
         there = [path.name for path in folder.glob(f"{name}*") if path.suffix != ".new"]
-        again = 1 + int(max(there)[len(name) + 1 :] or 0) if there else 0  # the one before stays until this is there
+        again = 1 + int(max(there)[len(name) + 1 :] or 0) if there else 0  # the one before stays until this is whole
         place = folder / (f"{name}-{again:06d}" if again else name)
         new = place.with_suffix(".new")
         self.saving = True
@@ -258,7 +264,7 @@ class Lease:
         self._seconds["checkpoint"] += self.save_seconds
 
     def _tell(self, now: float, ended: Ended | None) -> None:
-        """At most once a second, as long as the lease goes on."""
+        """Send a report to the worker, at most once in TRAVEL_SECONDS while the lease goes on."""
         self.over = ended is not None
         if not self.over and now - self._sent < TRAVEL_SECONDS:
             return
@@ -278,18 +284,18 @@ _lease: Lease | None = None
 
 
 def hold(lease: Lease | None) -> None:
-    """From now on this process works on a lease; None: on none."""
+    """Set the lease that this process works on; None: on none."""
     global _lease
     _lease = lease
 
 
 def held() -> Lease | None:
-    """The lease of this process."""
+    """Return the lease that this process works on; None: on none."""
     return _lease
 
 
 def number(value: object) -> float | None:
-    """A number of any library's; None where it is none, such as a text."""
+    """Return a number of any library as a float; None where it is no number, such as a text."""
     if isinstance(value, str | bytes | Mapping) or value is None:
         return None
     with suppress(TypeError, ValueError, RuntimeError, OverflowError):
@@ -299,8 +305,8 @@ def number(value: object) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Where a trial was when it was saved: seconds of its training, the longest time between two reports, its best
-    metric so far and the one of then, as the search has them: low is good; what it took to save it."""
+    """Where a trial was when it was saved. gap: longest seconds between two reports; best, loss: its best metric so far
+    and the one at the checkpoint, as the search has them: low is good; save_seconds: what saving took."""
 
     steps: int = 0
     training_seconds: float = 0.0
@@ -311,8 +317,8 @@ class Record:
 
 
 def without_links(folder: Path) -> None:
-    """What links in a checkpoint lead to takes their places, as a study holds no links; what leads nowhere, or to what
-    it lies in, goes, and so do links in a folder that is led to."""
+    """Replace the links in a checkpoint by copies of what they lead to, as a study holds no links. Links that lead
+    nowhere, or to a folder that they are in, are removed; links inside a copied folder are left out."""
     for link in [path for path in folder.rglob("*") if path.is_symlink()]:
         real = Path(os.path.realpath(link))
         link.unlink()
@@ -327,7 +333,7 @@ def _links(folder: str, names: list[str]) -> list[str]:
 
 
 def read(checkpoint: Path) -> Record:
-    """That of a checkpoint. OSError, ValueError, TypeError: it is damaged."""
+    """Read the record of a checkpoint. OSError, ValueError, TypeError: it is damaged."""
     found = Record(**json.loads((checkpoint / RECORD).read_text(encoding="utf-8")))
     if not (found.steps >= 0 and min(found.training_seconds, found.gap, found.save_seconds) >= 0.0):
         raise ValueError(f"{checkpoint} has a damaged {RECORD}")
@@ -335,7 +341,7 @@ def read(checkpoint: Path) -> Record:
 
 
 def sound(folder: Path) -> dict[Path, Record]:
-    """The whole checkpoints of a trial, the oldest first."""
+    """Return the undamaged checkpoints of a trial with their records, the oldest first."""
     found: dict[Path, Record] = {}
     for path in sorted(folder.glob("step-*[0-9]")):
         with suppress(OSError, ValueError, TypeError, RecursionError):
@@ -344,11 +350,11 @@ def sound(folder: Path) -> dict[Path, Record]:
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint from which a trial goes on; None: there is none."""
+    """Return the checkpoint from which a trial goes on; None: there is none."""
     return max(sound(folder), default=None)
 
 
 def best(folder: Path) -> Path | None:
-    """The checkpoint with the best metric; None: there is none."""
+    """Return the checkpoint with the best metric; None: there is none."""
     found = sound(folder)
     return min(found, key=lambda path: found[path].loss, default=None)

@@ -1,7 +1,8 @@
 """The process that a user's training loop runs in: one lease after another, as its worker (backend/loop_trial.py) says.
 
-It is begun with the user's folder first on its path and ours last, and imports of ours only what `tune/loop.py` needs:
-their `model.py` is theirs. Lines of JSON go both ways. A function of Ray Tune's is answered by us, where it asks Ray.
+It starts with the user's folder first on its path and ours last, and imports of ours only what `tune/loop.py` needs: a
+`model.py` of the user's is found before ours. Lines of JSON go both ways. Where a loop reports to Ray Tune, or asks it
+for a checkpoint, we answer in its place.
 """
 
 import base64
@@ -35,11 +36,11 @@ sys.path[:] = [*([folder] if folder else []), *(each for each in sys.path if eac
 from tune.loop_process import main
 main(int(sys.argv[3]), int(sys.argv[4]))
 """
-"""What such a process executes, with the user's folder, ours, a socket and a pipe as arguments."""
+"""Code of such a process; its arguments are the user's folder, ours, and the descriptors of a socket and a pipe."""
 
 
 def main(descriptor: int, pipe: int) -> None:
-    """Leases, until the worker is gone: the first line says what the loop is, each other one what a lease is for."""
+    """Work on leases until the worker is gone: the first line says what the loop is, each other what a lease is for."""
     line = socket.socket(fileno=descriptor)
     end_with(pipe, line)
     sys.meta_path.insert(0, RayTune())
@@ -52,7 +53,7 @@ def main(descriptor: int, pipe: int) -> None:
     loop: Callable[[], object] | None = None
     save_seconds = FIRST_SAVE_SECONDS
     for told in map(json.loads, lines):
-        if "stop" in told:  # came when all was over
+        if "stop" in told:  # it came after the lease was over
             continue
         terms = Terms(**told)
         lease = Lease(terms, send, lambda: bool(select.select([line], [], [], 0)[0]), save_seconds=save_seconds)
@@ -81,7 +82,7 @@ def main(descriptor: int, pipe: int) -> None:
 
 
 def ended_well(loop: Callable[[], object]) -> None:
-    """Run it; an exit with a code is an error."""
+    """Run the loop. RuntimeError: it exits with a code other than 0."""
     try:
         loop()
     except SystemExit as ended:
@@ -90,8 +91,8 @@ def ended_well(loop: Callable[[], object]) -> None:
 
 
 def end_with(pipe: int, line: socket.socket) -> None:
-    """This process, and what it begins, ends when the other end of a pipe is closed, however the worker that holds it
-    ended. A process sees to it that is no child of this one, which may wait for any of its children."""
+    """Let this process, and what it starts, end when the other end of a pipe is closed, however the worker that holds
+    it ended. The watching process is no child of this one, as the loop may wait for any of its children."""
     loop = os.getpid()
     if first := os.fork():
         os.close(pipe)
@@ -100,14 +101,14 @@ def end_with(pipe: int, line: socket.socket) -> None:
         os._exit(0)
     else:
         line.close()
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the loop may send some to all of its group
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the loop may signal its group
         os.read(pipe, 1)
         end_all(loop)
         os._exit(0)
 
 
 def end_all(loop: int) -> None:
-    """A loop's process, what it began in other sessions, and its own, in which the caller may be."""
+    """Kill a loop's process, its descendants in any session, and its process group, in which the caller may be."""
     for each in (loop, *descendants(loop)):
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
@@ -116,7 +117,7 @@ def end_all(loop: int) -> None:
 
 
 def print_to(file: str) -> None:
-    """What the loop prints, and what libraries of C print for it."""
+    """Append to a file what the loop prints from now on, and what C libraries print for it."""
     sys.stdout.flush()
     sys.stderr.flush()
     Path(file).parent.mkdir(exist_ok=True)
@@ -127,7 +128,7 @@ def print_to(file: str) -> None:
 
 
 def tidy() -> None:
-    """What the loop left is no load for the next one."""
+    """Free what the loop left, so that it does not burden the next lease."""
     sys.stdout.flush()
     gc.collect()
     torch = sys.modules.get("torch")
@@ -136,9 +137,9 @@ def tidy() -> None:
 
 
 def loaded(source: Mapping[str, str]) -> Callable[[], object]:
-    """The user's loop, which asks for its configuration itself: a script that is run anew for each lease, or a
-    function."""
-    if "pickled" in source:  # by the driver, in this session: it is never read from a study
+    """Return the user's loop, to be called without arguments: a script that is run anew for each lease, or a function,
+    which gets the configuration of the lease."""
+    if "pickled" in source:  # by the driver, in this session: none is ever read from a study
         return called(pickle.loads(base64.b64decode(source["pickled"])))
     file = source["file"]
     if "function" not in source:
@@ -152,14 +153,14 @@ def loaded(source: Mapping[str, str]) -> Callable[[], object]:
 
 
 def script(file: str) -> None:
-    """As `python FILE` in its folder."""
+    """Run a file as `python FILE` does in its folder."""
     sys.argv[:] = [file]
     os.chdir(Path(file).parent)
     runpy.run_path(file, run_name="__main__")
 
 
 def called(train: Callable[[dict[str, Any]], object]) -> Callable[[], object]:
-    """With the configuration of the lease."""
+    """Return a function that calls the user's with the configuration of the lease."""
 
     def run() -> object:
         lease = held()
@@ -170,10 +171,10 @@ def called(train: Callable[[dict[str, Any]], object]) -> Callable[[], object]:
 
 
 class RayTune:
-    """Finds `ray.tune` as Python does, and then answers for it: who reports to Ray reports to us."""
+    """An import finder that finds `ray.tune` as Python does, and lets its functions report to us."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As importlib asks."""
+        """Return the spec of `ray.tune`, as importlib asks; None for any other module."""
         if name != "ray.tune":
             return None
         sys.meta_path.remove(self)
@@ -190,7 +191,7 @@ class RayTune:
 
 
 def answer_for(tune: Any) -> None:
-    """ray.tune.report and ray.tune.get_checkpoint, for this process."""
+    """Replace ray.tune.report and ray.tune.get_checkpoint in this process."""
 
     def report(metrics: dict[str, Any], *, checkpoint: Any = None) -> None:
         def save(folder: Path) -> None:

@@ -1,9 +1,8 @@
-"""This machine to a process: its processor's name, what is told of processes, files written whole, and a folder of this
-user's alone for as long as the process lives; standard library only.
+"""This machine as a process has it: the processor's name, CPU cores, facts of processes, files written whole, and a
+folder of this user alone for as long as the process lives; standard library only.
 
-Others may name what lies in that folder, but not enter it. It is known to be in use by a lock that ends with its
-process, so one that a SIGKILL left behind is told from one in use without a look at processes, which another container
-may hide.
+Other users may know that folder's name, but not enter it. A lock that ends with its process says that it is in use, so
+one that a SIGKILL left behind is recognized without a look at processes, which another container may hide.
 """
 
 import fcntl
@@ -22,16 +21,16 @@ from tune.errors import UserError
 PREFIX = "ration-ray-"
 LOCK = "lock"
 LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") - len(PREFIX)
-"""Bytes of a path in which Ray may put its sockets: Linux takes 107 for a socket's name."""
+"""Most bytes of the path of a folder in which Ray can make its sockets: Linux allows 107 for a socket's path."""
 
 
 PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 READY = "RATION_READY"
-"""The environment's name for a folder: a worker that has imported what trials need leaves a file there."""
+"""Environment variable with a folder in which a worker leaves a file once it has imported what trials need."""
 
 
 def cpu_name() -> str:
-    """The processor's model, where the system tells."""
+    """Return the processor's model, or its architecture where the system does not tell the model."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -40,19 +39,19 @@ def cpu_name() -> str:
 
 
 def core_count(cgroup: Path = CGROUP) -> int:
-    """CPU cores that this process may use; in a container no more than it is given the time of, but one."""
+    """Return the CPU cores that this process may use; in a container no more than its CPU quota, but at least 1."""
     there = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):  # a quota may be `max`
         quota, period = map(int, (cgroup / "cpu.max").read_text().split())
         return max(1, min(there, quota // period))
-    with suppress(OSError):  # as Linux had it before
+    with suppress(OSError):  # cgroups of version 1
         quota, period = (int((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
         return max(1, min(there, quota // period)) if quota > 0 else there
     return there
 
 
 def stat_of(process: int | str, proc: Path = PROC) -> list[str]:
-    """What the system tells of a process, from its state on, see proc(5); nothing where there is none."""
+    """Return the fields of a process's stat file from its state on, see proc(5); none where there is no process."""
     try:
         return (proc / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -60,19 +59,19 @@ def stat_of(process: int | str, proc: Path = PROC) -> list[str]:
 
 
 def descendants(pid: int, proc: Path = PROC) -> list[int]:
-    """The processes that one began, and these, as far as all between them live."""
+    """Return the processes that one started, directly or through others, as far as all between them are alive."""
     begun: dict[int, list[int]] = {}
     for path in proc.glob("[0-9]*"):
         if fields := stat_of(path.name, proc):
             begun.setdefault(int(fields[1]), []).append(int(path.name))
     found = [pid]
-    for each in found:  # which grows meanwhile; each has its own once, whatever the system tells of parents
+    for each in found:  # grows meanwhile; pop() ends it even if parents form a loop
         found += begun.pop(each, [])
     return found[1:]
 
 
 def write_whole(path: Path, text: str) -> None:
-    """As UTF-8, whole or not at all, in place of what is there. One process at a time writes a file."""
+    """Write a file as UTF-8, whole or not at all, in place of what is there. One process at a time may write it."""
     new = path.with_name(f".{path.name}.new")
     new.write_text(text, encoding="utf-8")
     new.replace(path)
@@ -80,8 +79,8 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def kept_for_good() -> Iterator[None]:
-    """What is imported inside is not looked through for garbage, neither meanwhile, of which a quarter of the time
-    goes there, nor ever after."""
+    """Exempt what is imported inside from garbage collection: meanwhile, where it takes a quarter of the time, and for
+    good."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -94,7 +93,7 @@ def kept_for_good() -> Iterator[None]:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A new one, gone afterwards; those that processes of this user left behind when they were killed go too."""
+    """Yield a new folder, removed afterwards; folders left behind by killed processes of this user are removed."""
     sweep(root := usable_place())
     folder, lock = made(root)
     try:
@@ -105,13 +104,13 @@ def private_folder() -> Iterator[Path]:
 
 
 def place() -> Path:
-    """Where temporary files go, or /tmp where that is too long a name for sockets."""
+    """Return the folder for temporary files, or /tmp where its path is too long for sockets."""
     wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     return Path(wanted if len(os.fsencode(wanted)) <= LONGEST else "/tmp")
 
 
 def usable_place() -> Path:
-    """The same. UserError: nothing can be made there."""
+    """Return what `place` does. UserError: no file can be made there."""
     try:
         tempfile.TemporaryFile(dir=(root := place())).close()
     except OSError as error:
@@ -122,7 +121,8 @@ def usable_place() -> Path:
 
 
 def made(root: Path) -> tuple[Path, int]:
-    """A new folder, and its lock. Another process may sweep it away in the moment before it is locked."""
+    """Make a new folder; return it and the descriptor of its lock. It tries again where another process sweeps the
+    folder away before it is locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
         with suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ def made(root: Path) -> tuple[Path, int]:
 
 
 def sweep(root: Path) -> None:
-    """Remove what is provably of this user and of a process that is gone: closed to others, and its lock is free."""
+    """Remove folders that are provably this user's and of a process that is gone: closed to others, lock free."""
     for folder in root.glob(f"{PREFIX}*"):
         with suppress(OSError):
             found = folder.lstat()

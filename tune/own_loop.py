@@ -1,5 +1,5 @@
-"""A search of a training loop of a user's own, where it is not like a search of families: what it stands on, who
-decides, and what a user leaves with. This process reads the loop's file, and never executes it.
+"""A search of a user's own training loop, where it differs from a search of families: its search context, its family,
+and what is kept and printed at its end. This process reads the loop's file, and never executes it.
 """
 
 import functools
@@ -36,11 +36,12 @@ from tune.store.queries import ranking
 from tune.winners import inside, why_none
 
 FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE = 120.0, 0.05
-"""In which a trial is to report once, the larger of both: the share is of what its family has."""
+"""Length of a first lease, in which a trial is to report once: the larger of so many seconds and such a share of what
+its family has."""
 
 
 def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
-    """What a search of a loop stands on. UserError: a setting that cannot serve."""
+    """Return the context of a search of a loop. UserError: a setting that cannot serve."""
     begun = time.monotonic()
     check_cap(settings)
     loop = loop_of(settings)
@@ -53,13 +54,13 @@ def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
 
 
 def metric_of(settings: Settings) -> Metric | None:
-    """By which a loop is judged; None: it is a search of families."""
+    """Return the metric by which a loop is judged; None: it is a search of families."""
     name = settings.maximize or settings.metric
     return None if name is None else Metric(name=name, maximize=settings.maximize is not None, tie=0.0)
 
 
 def loop_of(settings: Settings) -> Loop:
-    """What is to train. UserError: a function that cannot go to another process."""
+    """Return the loop that is to train. UserError: a function that cannot be pickled for another process."""
     metric = metric_of(settings)
     assert metric is not None
     asked: dict[str, Any] = {"metric": metric, "life": settings.life, "fixed": held(settings.own_space.given)}
@@ -88,7 +89,7 @@ def make_loop_family(
     context: SearchContext, first: float, by_now: float, price_of: Callable[[str | None, int], float],
     ladder: Ladder | None,
 ) -> Family:  # fmt: skip
-    """The one family of such a search, as assembly.make_family has the others."""
+    """Return the one family of such a search; arguments as of assembly.make_family."""
     settings, loop, space = context.settings, context.loop, context.spaces[LOOP]
     assert loop is not None
     share, walls = context.devices.share, (within(settings, context.devices), settings.deadline or math.inf)
@@ -110,20 +111,21 @@ def make_loop_family(
 
 
 def newest_of(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
-    """Path and steps of the checkpoint from which a trial goes on; one has no decay."""
+    """Return path and steps of the checkpoint from which a trial goes on. undecayed: ignored, as a loop's checkpoints
+    know no decay."""
     found = newest(folder)
     return None if found is None else (str(found), read(found).steps)
 
 
 def another_loop(settings: Settings, journal: Journal) -> Iterator[str]:
-    """A line where a study goes on in another file than it had."""
+    """Yield a warning where a study goes on with another file than before."""
     before, now = named(journal.facts().get("settings")).get("train"), settings.train
     if isinstance(now, str) and ".py" in str(before) and before != now:
         yield f"warning: the study's loop was {before}: its trials go on in {now}"
 
 
 def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
-    """Keep the best checkpoint where people look for it, and tell what was found."""
+    """Copy the best checkpoint to `best-loop`, where people look for it, and yield a line on what was found."""
     assert context.loop is not None
     metric = context.loop.metric
     row = next((row for row in ranking(journal) if row["loss"] is not None), None)
@@ -151,7 +153,7 @@ def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
 
 
 def export(checkpoint: Path | None, folder: Path, said: dict[str, object]) -> None:
-    """A copy of a checkpoint, and what it is, whole or not at all."""
+    """Write a folder with a copy of a checkpoint and with what is said of it, whole or not at all."""
 
     def fill(place: Path) -> None:
         if checkpoint is not None:

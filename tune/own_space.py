@@ -1,5 +1,5 @@
-"""The search space of a training loop of one's own: lists, ranges, and dimensions that are there only beside others;
-from Python, from a TOML file, or as Optuna has it. Standard library only.
+"""The search space of a user's own training loop: lists, ranges, and dimensions that exist only beside certain values
+of others; from Python, from a TOML file, or from Optuna or Ray Tune. Standard library only.
 """
 
 import json
@@ -20,15 +20,15 @@ from tune.errors import UserError
 from tune.search_space import Config, Dimension, Value
 
 LARGEST = 1e100
-"""Of a number."""
+"""Largest size of a number in a space."""
 MOST_STEPS = 1000
-"""Of a range in steps, which is a list."""
+"""Most steps of a range with a step, which becomes a list of values."""
 LOOP = "loop"
-"""What a training loop is called where a family has its name."""
+"""Name of the family of a user's training loop."""
 LONGEST_WORD = 80
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 TAKEN = frozenset({"family", "seed", "trial", "state", "reason", "section", "rung", "step", "save"})
-"""What no dimension of a loop's can be called: columns beside which it stands in tables."""
+"""Names that no dimension of a loop can have, as columns beside it in tables have them."""
 KEYS = ("values", "low", "high", "log", "step", "when")
 FORMS = "write a list of values, or { low = 1e-4, high = 1e-2, log = true }"
 
@@ -37,22 +37,22 @@ When = Mapping[str, object]
 
 
 def choice(*values: Value, when: When | None = None) -> Dimension:
-    """One of these values: numbers, words, or True and False."""
+    """Return a dimension with these values: numbers, words, or True and False."""
     return _helped("choice", {"values": list(values), "when": when or {}})
 
 
 def integers(low: int, high: int, *, log: bool = False, when: When | None = None) -> Dimension:
-    """Whole numbers from low to high, both included."""
+    """Return a dimension of whole numbers from low to high, both included."""
     return _helped("integers", {"low": low, "high": high, "log": log, "when": when or {}})
 
 
 def floats(low: float, high: float, *, log: bool = False, when: When | None = None) -> Dimension:
-    """Numbers from low to high."""
+    """Return a dimension of numbers from low to high."""
     return _helped("floats", {"low": low, "high": high, "log": log, "when": when or {}})
 
 
 def loguniform(low: float, high: float, *, when: When | None = None) -> Dimension:
-    """Numbers from low to high, each order of magnitude as likely as another."""
+    """Return a dimension of numbers from low to high, uniform in their logarithm."""
     return floats(low, high, log=True, when=when)
 
 
@@ -67,8 +67,8 @@ def _helped(name: str, given: Mapping[str, object]) -> Dimension:
 
 
 def dimension(given: object) -> Dimension:
-    """From a list, from a mapping with KEYS, or from a distribution of Optuna's or Ray Tune's. UserError: it is none
-    of these."""
+    """Return the dimension that a list, a mapping with KEYS, or a distribution of Optuna or Ray Tune describes.
+    UserError: it is none of these, or has values that cannot serve."""
     if isinstance(given, Dimension):
         return given
     if type(given).__module__.startswith("optuna."):
@@ -92,7 +92,7 @@ def dimension(given: object) -> Dimension:
 
 
 def _is_number(value: object) -> bool:
-    """One that arithmetic of fractions can do with."""
+    """Whether a value is a finite number, at most LARGEST in size, so that arithmetic on it stays finite."""
     return type(value) in (int, float) and -LARGEST <= cast(float, value) <= LARGEST
 
 
@@ -155,7 +155,8 @@ def _optunas(given: object) -> Dimension:
 
 
 def _rays(given: Any) -> Dimension:
-    """UserError: it is none of uniform, loguniform, randint, choice, and those in steps."""
+    """Return the dimension of a distribution of Ray Tune. UserError: it is none of uniform, loguniform, randint,
+    choice, and their forms with a step."""
     if type(given).__name__ == "Categorical":
         return Dimension(values=_values(list(given.categories)))
     sampler = given.get_sampler() if type(given).__name__ in ("Float", "Integer") else None
@@ -169,7 +170,8 @@ def _rays(given: Any) -> Dimension:
 
 
 def parse_space(text: str) -> dict[str, Dimension]:
-    """From a TOML file, or from what `space_text` wrote. UserError: it cannot be read, or is no space."""
+    """Read a space from the path of a TOML file, or from what `space_text` wrote. UserError: it cannot be read, or is
+    no space."""
     try:
         if text.startswith("{"):
             return made_space(json.loads(text))
@@ -190,12 +192,12 @@ def parse_space(text: str) -> dict[str, Dimension]:
 
 
 def space_text(space: Mapping[str, Dimension]) -> str:
-    """As study.json keeps it."""
+    """Return a space as study.json keeps it."""
     return json.dumps({name: each.told() for name, each in space.items()})
 
 
 def made_space(given: object) -> dict[str, Dimension]:
-    """Each dimension by name. UserError: one cannot serve."""
+    """Return the dimensions by name from what was given for each. UserError: one cannot serve."""
     if not isinstance(given, Mapping) or not given:
         raise UserError("has no dimension: write one or more, such as width = [64, 128]")
     found: dict[str, Dimension] = {}
@@ -221,8 +223,8 @@ def _check_when(space: Mapping[str, Dimension], name: str) -> None:
 
 
 def parse_range(text: str) -> dict[str, Dimension]:
-    """`d_model=64..256 layers=2,4,6` -> both; or from what `range_text` wrote. UserError: no values, or a dimension
-    twice."""
+    """`d_model=64..256 layers=2,4,6` -> both dimensions; also reads what `range_text` wrote. UserError: no values, or a
+    dimension twice."""
     if text.startswith("{"):
         return parse_space(text)
     found: dict[str, Dimension] = {}
@@ -242,9 +244,10 @@ def parse_range(text: str) -> dict[str, Dimension]:
 
 
 def in_place_of(own: Dimension, given: Dimension) -> Dimension:
-    """What --range says of a dimension of --space; a range stays whole, or by its logarithm, as that is.
+    """Return the dimension that --range gives in place of one of --space; a range stays whole, or logarithmic, as that
+    one is.
 
-    UserError: words or fractions where there are numbers, or whole ones, only.
+    UserError: words where the dimension of --space has only numbers, or fractions where it has only whole ones.
     """
     known, values = own.values or (own.low, own.high), given.values or (given.low, given.high)
     numbers = all(type(value) in (int, float) for value in known)
@@ -263,7 +266,7 @@ def in_place_of(own: Dimension, given: Dimension) -> Dimension:
 
 
 def range_text(ranges: Mapping[str, Dimension]) -> str:
-    """The inverse of parse_range: as it is typed, or as JSON, where it has words that cannot be typed."""
+    """Return the inverse of parse_range: as it is typed, or as JSON, where it has words that cannot be typed."""
     text = " ".join(
         f"{name}={','.join(map(value_text, each.values)) or f'{each.low!r}..{each.high!r}'}"
         for name, each in ranges.items()
@@ -272,7 +275,7 @@ def range_text(ranges: Mapping[str, Dimension]) -> str:
 
 
 def parse_value(text: str) -> Value:
-    """A number, true or false, or else a word."""
+    """Return the number, True or False that a text is, else the text as a word."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -280,13 +283,13 @@ def parse_value(text: str) -> Value:
 
 
 def value_text(value: Value) -> str:
-    """The inverse of parse_value."""
+    """Return the inverse of parse_value."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_first(text: str) -> tuple[Config, ...]:
-    """`d_model=128,layers=4 d_model=64` -> two configurations, as far as they are told; or from what `first_text`
-    wrote."""
+    """`d_model=128,layers=4 d_model=64` -> two configurations, with only what was typed; also reads what `first_text`
+    wrote. UserError: it is no list of configurations."""
     if not text.startswith("["):
         return tuple(_one_first(part) for part in text.split())
     try:
@@ -309,20 +312,21 @@ def _one_first(text: str) -> Config:
 
 
 def first_text(first: Sequence[Config]) -> str:
-    """The inverse of parse_first: as it is typed, or as JSON, where it has words that cannot be typed."""
+    """Return the inverse of parse_first: as it is typed, or as JSON, where it has words that cannot be typed."""
     text = " ".join(",".join(f"{name}={value_text(value)}" for name, value in config.items()) for config in first)
     return text if _typed(parse_first, text) == tuple(first) else json.dumps(first)
 
 
 def _typed(parse: Callable[[str], object], text: str) -> object:
-    """What that is when it is typed; None: nothing."""
+    """Return what a text is when it is typed; None: it is wrong."""
     with suppress(UserError):
         return parse(text)
     return None
 
 
 def held(space: Mapping[str, Dimension]) -> dict[str, Value]:
-    """What does not vary: a list of one value, on which nothing depends; nothing, where nothing varies."""
+    """Return the values of what does not vary: lists of one value on which no dimension depends. Where that would leave
+    no dimension, nothing is held."""
     needed = {name for each in space.values() for name in each.when}
     fixed = {name: each.values[0] for name, each in space.items() if len(each.values) == 1 and not each.when}
     fixed = {name: value for name, value in fixed.items() if name not in needed}
@@ -330,7 +334,7 @@ def held(space: Mapping[str, Dimension]) -> dict[str, Value]:
 
 
 def _said(each: Dimension) -> str:
-    """What it may be, in words."""
+    """Return in words what a dimension may be."""
     if each.values:
         return f"one of {', '.join(map(value_text, each.values))}"
     low, high = (value_text(int(end) if each.whole else end) for end in (each.low, each.high))
@@ -339,22 +343,22 @@ def _said(each: Dimension) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSpace:
-    """The configurations of a user's loop, as search_space.Space has those of a family."""
+    """The configurations of a user's loop, with the methods of search_space.Space."""
 
     given: Mapping[str, Dimension]
 
     @property
     def whole(self) -> "OwnSpace":
-        """The same."""
+        """Return this space, of which nothing is fixed."""
         return self
 
     @property
     def dimensions(self) -> dict[str, tuple[Value, ...]]:
-        """Their values; none of a range."""
+        """Return the values of each dimension; a range has none."""
         return {name: each.values for name, each in self.given.items()}
 
     def present(self, config: Mapping[str, Value]) -> Config:
-        """Of what was chosen, that which is there beside the rest."""
+        """Return the chosen values of those dimensions that exist beside the others, by their `when`."""
         found: Config = {}
         for name, each in self.given.items():
             if all(found.get(other) in values and other in found for other, values in each.when.items()):
@@ -362,7 +366,7 @@ class OwnSpace:
         return found
 
     def drawn(self, chosen: Mapping[str, Value]) -> Config:
-        """What a sampler chose of every dimension, as one of these configurations."""
+        """Return what a sampler chose of every dimension as one of these configurations."""
         near = {
             name: chosen[name] if each.values else each.near(float(chosen[name])) for name, each in self.given.items()
         }
@@ -370,11 +374,11 @@ class OwnSpace:
 
     @cached_property
     def _deciding(self) -> list[str]:
-        """Dimensions on which others depend."""
+        """Return the dimensions on which others depend."""
         return [name for name in self.given if any(name in each.when for each in self.given.values())]
 
     def _shapes(self) -> Iterator[tuple[Config, list[str]]]:
-        """What the deciding ones can be together, each once, and which others are there then."""
+        """Yield each combination of the deciding dimensions once, with the names of the others that exist beside it."""
         seen: set[frozenset[tuple[str, Value]]] = set()
         rest = {name: each.middle for name, each in self.given.items()}
         for values in product(*(self.given[name].values for name in self._deciding)):
@@ -386,34 +390,35 @@ class OwnSpace:
 
     @cached_property
     def count(self) -> float:
-        """The number of configurations, as `configs` has them."""
+        """Return the number of configurations that `configs` yields."""
         return sum(prod((self.given[name].count for name in names), start=1.0) for _, names in self._shapes())
 
     def configs(self) -> Iterator[Config]:
-        """Every one once."""
+        """Yield every configuration once; ranges have the values of Dimension.every."""
         for shape, names in self._shapes():
             for values in product(*(self.given[name].every() for name in names)):
                 config = {**shape, **dict(zip(names, values, strict=True))}
                 yield {name: config[name] for name in self.given if name in config}
 
     def sample(self, rng: random.Random) -> Config:
-        """One: each dimension by itself."""
+        """Draw a configuration, each dimension independently."""
         return self.present({name: each.draw(rng) for name, each in self.given.items()})
 
     uniform = sample
 
     def contains(self, config: Mapping[str, Value]) -> bool:
-        """Is this one of them?"""
+        """Whether this is one of the configurations."""
         known = {name: config.get(name, each.middle) for name, each in self.given.items()}
         there = self.present(known)
         return there == dict(config) and all(self.given[name].contains(value) for name, value in config.items())
 
     def default(self) -> Config:
-        """What is tried first: the middle of each."""
+        """Return what is tried first: the middle of each dimension."""
         return self.nearest({})
 
     def nearest(self, wanted: Mapping[str, Value]) -> Config:
-        """What has these values, and the middle of each other dimension. UserError: one is none of its values."""
+        """Return the configuration with these values, and the middle of each other dimension. UserError: a dimension
+        is unknown, lacks that value, or does not exist beside the others."""
         for name, value in wanted.items():
             if name not in self.given:
                 raise UserError(f"{name!r} is no dimension of --space: there are {', '.join(self.given)}")

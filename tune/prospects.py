@@ -1,5 +1,5 @@
-"""--plan --resume: what is left of a study, and what half as much and twice as much cap would buy. The study is only
-read, also while it runs: nothing is started, measured or written.
+"""--plan --resume: what is left of a study's cap, and what half and twice the cap would buy. The study is only read,
+also while it runs: nothing is started, measured or written.
 """
 
 import json
@@ -35,8 +35,8 @@ from tune.units import duration_text, money_text, whole_text
 
 @dataclass(frozen=True, kw_only=True)
 class Prospects:
-    """spent: device-seconds; best, foretold: by family the first of its ranking, as a row of it, and what to expect;
-    configs: in short, by trial."""
+    """What is left of a study, and what to expect of it. spent: device-seconds; best: by family, the first row of its
+    ranking; foretold: by family, what this and other caps are expected to buy; configs: labels, by trial."""
 
     settings: Settings
     spent: float
@@ -48,7 +48,8 @@ class Prospects:
 def foretold_of(
     settings: Settings, policies: Mapping[str, object], journal: Journal, *, slots: int, share: float, over: bool
 ) -> dict[str, Foretold]:
-    """What to expect of the cap of these settings, and of others. over: the study spends no more of it."""
+    """Return by family what to expect of the cap of these settings, and of others. over: the study spends no more of
+    it."""
     conditions = Conditions(
         cap=settings.budget, families=settings.families, slots=slots, share=share, deadline=settings.deadline,
         patient=settings.patient, over=over, seeds=settings.confirm,
@@ -58,7 +59,7 @@ def foretold_of(
 
 
 def note_prospects(settings: Settings, engine: Engine) -> None:
-    """For analysis, at the end of a search."""
+    """Note the prospects in the journal at the end of a search, for analysis."""
     policies = {name: family.policy for name, family in engine.families.items()}
     journal, share = engine.accounting.journal, engine.accounting.ledger.share
     over = engine.stopping is None
@@ -67,11 +68,12 @@ def note_prospects(settings: Settings, engine: Engine) -> None:
 
 
 def prospects(settings: Settings) -> Prospects:
-    """Of the study that these settings would go on with. UserError: it is damaged, or has no trial yet."""
+    """Return the prospects of the study that these settings resume. UserError: it is damaged, has no trial yet, or has
+    spent more than the cap."""
     folder = settings.resume
     assert folder is not None, "there is a study"
     with Journal.copied(folder) as journal, undamaged(journal):
-        if is_copy(folder):  # what ran since is charged as going on will charge it
+        if is_copy(folder):  # what ran since is charged as a resume will charge it
             close_what_a_kill_left_open(journal)
         spent = float(journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"])
         if settings.budget < spent:
@@ -92,7 +94,7 @@ def prospects(settings: Settings) -> Prospects:
 
 
 class Unasked:
-    """Suggestions of a search that starts no more trials."""
+    """The suggestions of a search that starts no more trials."""
 
     more = False
 
@@ -109,7 +111,7 @@ class Unasked:
 def standing(
     journal: Journal, settings: Settings, folder: Path, *, slots: int, share: float
 ) -> dict[str, SuccessiveHalving]:
-    """Each family's policy, told all that the journal says happened."""
+    """Return each family's policy in the state to which the journal's events bring it. UserError: there are none."""
     terms, (recipes, learned) = agreed(journal), kept(folder, settings.families)
     if not terms:
         raise UserError(f"--resume: {str(folder)!r} has no trial yet: leave --plan out to go on with it")
@@ -131,7 +133,7 @@ def standing(
 
 
 def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal) -> Callable[[str], Favour]:
-    """What the prior said of trials, as Suggester has it."""
+    """Return a function from a trial to how much the prior favours it, as Suggester.favour does."""
     if settings.search == "random":
         return lambda trial: NO_FAVOUR
     rows, facts = journal.rows("SELECT trial, config FROM trials WHERE family = ?", family), journal.facts()
@@ -146,7 +148,7 @@ def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal)
 
 
 def prospect_lines(found: Prospects) -> Iterator[str]:
-    """What a user wants to know before they spend more."""
+    """Yield the lines of the prospects, which a user wants to know before they spend more."""
     settings = found.settings
     left = max(0.0, settings.budget - found.spent)
     yield f"{settings.resume}"

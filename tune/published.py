@@ -1,7 +1,7 @@
-"""The tables of the published reports, what is claimed beside them, and what they say against themselves.
+"""The tables of the published reports, the claims beside them, and where they contradict themselves.
 
-analysis/published/ says of each where it is from. analysis/ checks them, kernels/ and tune/experiments/ show them and
-the findings beside their own figures; these do not import one another, so that stands here. Standard library only.
+analysis/published/ says where each is from. analysis/ checks them; kernels/ and tune/experiments/ show them and the
+findings beside their own figures. As those do not import one another, this is here. Standard library only.
 """
 
 import csv
@@ -19,9 +19,9 @@ from tune.table_text import Table
 
 PUBLISHED = ROOT / "analysis" / "published"
 CLAIMS = "claims.toml"
-"""What the reports tell beside each table there."""
+"""File with what the reports claim beside each table there."""
 OUR_STAGES = {"data loading": "data", "other": "rest"}
-"""Of a training, by the report's names, where they are others than ours; it has the optimizer under other."""
+"""Our names of the stages of a training, by the report's where these differ; its `other` includes the optimizer."""
 
 
 def column_name(text: str) -> str:
@@ -30,7 +30,7 @@ def column_name(text: str) -> str:
 
 
 def read(file: Path) -> dict[str, list[str]]:
-    """The columns of a CSV file. UserError: it is not there, or no table."""
+    """Return the columns of a CSV file by name. UserError: it cannot be read, or is no table."""
 
     def wrong(rule: str) -> UserError:
         return UserError(f"TABLE: {str(file)!r} {rule}: name a CSV file with a line of column names, and rows below")
@@ -54,14 +54,14 @@ def read(file: Path) -> dict[str, list[str]]:
 
 @cache
 def published(name: str) -> tuple[dict[str, Any], ...]:
-    """The rows of a table there: numbers, words where the report has words, None where it has nothing."""
+    """Return the rows of a published table: numbers, words where the report has words, None where it has nothing."""
     columns = read(PUBLISHED / f"{name}.csv")
     rows = zip(*columns.values(), strict=True)
     return tuple({column: _value(text) for column, text in zip(columns, row, strict=True)} for row in rows)
 
 
 def published_by(name: str, *keys: str) -> dict[tuple[str, ...], dict[str, Any]]:
-    """The same by columns of words, without these."""
+    """Return the rows of a published table by their cells in the `keys` columns, and without these columns."""
     return {
         tuple(row[key] for key in keys): {column: row[column] for column in row.keys() - set(keys)}
         for row in published(name)
@@ -76,7 +76,7 @@ def _value(text: str) -> float | str | None:
 
 
 def claims_of(told: Mapping[str, Any]) -> Claims:
-    """From claims.toml."""
+    """Return the claims that a table of claims.toml has."""
     return Claims(
         vocabulary=told.get("vocabulary"), hours=told.get("hours"),
         formulas={name: parse_expression(text) for name, text in told.get("formulas", {}).items()},
@@ -86,19 +86,20 @@ def claims_of(told: Mapping[str, Any]) -> Claims:
 
 @cache
 def published_claims() -> dict[str, Claims]:
-    """Of each published table."""
+    """Return the claims of each published table."""
     told = tomllib.loads((PUBLISHED / CLAIMS).read_text(encoding="utf-8"))
     return {file.stem: claims_of(told.get(file.stem, {})) for file in sorted(PUBLISHED.glob("*.csv"))}
 
 
 def findings_table(title: str, found: Iterable[Finding]) -> Table:
-    """A line each."""
+    """Return a table of findings, one a row."""
     rows = [[each.row, each.column, each.printed, each.recomputed, each.rule] for each in found]
     return Table(title=title, columns=("row", "column", "printed", "recomputed", "rule"), rows=rows)
 
 
 def against_itself(name: str) -> list[Table]:
-    """What a published table says against itself, to stand beside its figures; nothing where it has none."""
+    """Return a table of where a published table contradicts itself, to show beside its figures; no table where it does
+    not."""
     if name not in published_claims():
         return []
     found = findings(read(PUBLISHED / f"{name}.csv"), published_claims()[name])

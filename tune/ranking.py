@@ -16,9 +16,9 @@ COLUMNS = [
     *("perplexity", "subset", "parameters", "perplexity_per_million", "bits_per_character", "test_perplexity"),
     *("device_seconds", "memory_bytes"),
 ]
-"""Of the ranking, as numbers; subset: NaN where the perplexity is of the whole split."""
+"""Columns of numbers in a ranking; subset: NaN where the perplexity is of the whole split."""
 OWN_COLUMNS = ["steps", "training_seconds", "device_seconds"]
-"""The same of a user's loop, beside what it reported."""
+"""Columns of numbers in the ranking of a user's loop, beside those that it reported."""
 TAKEN = frozenset(
     {
         *("study", "family", "corpus", "sha256", "vocabulary", "smoke_test", "device", "section", "rung", "place"),
@@ -28,34 +28,36 @@ TAKEN = frozenset(
         *COLUMNS, *OWN_COLUMNS,
     }
 )  # fmt: skip
-"""Columns of ours, here and in analysis/."""
+"""Names of our columns, here and in analysis/."""
 
 
 def compared(metric: Metric | None) -> str:
-    """The column by which trials are compared: of a user's loop `best_` and its metric."""
+    """Return the column by which trials are compared: perplexity, or `best_` and the metric for a user's loop."""
     return "perplexity" if metric is None else f"best_{metric.name}"
 
 
 def configurations(texts: pd.Series, metric: Metric | None) -> pd.DataFrame:
-    """A column for each dimension of these, under its own name where no column of ours has that."""
+    """Return a column for each dimension of these configurations, named after it, with `config_` in front where a
+    column of ours has that name."""
     found = pd.DataFrame([json.loads(text) for text in texts], index=texts.index)
     taken = {*TAKEN, compared(metric)}
     return found.rename(columns={name: f"config_{name}" for name in found if name in taken})
 
 
 def reported(texts: pd.Series, metric: Metric, dimensions: Collection[str]) -> pd.DataFrame:
-    """The same for each number that a user's loop told, beside its configurations."""
+    """Return a column for each number that a user's loop reported, named after it, with `reported_` in front where
+    another column has that name."""
     found = pd.DataFrame([json.loads(text) if isinstance(text, str) else {} for text in texts], index=texts.index)
     taken = {*TAKEN, *dimensions, compared(metric)}
     return found.rename(columns={name: f"reported_{name}" for name in found if name in taken}).astype(float)
 
 
 def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
-    """One row a trial of the study in this folder, by family, the winner first: who came furthest, and is best there;
-    of a user's loop, who has the best metric.
+    """Return the ranking of the study in this folder, one row a trial, by family, the winner first: the best of those
+    that came furthest; for a user's loop, the one with the best metric.
 
     Columns: family, section, rung, trial, the dimensions of the space, COLUMNS, state, reason; all as analysis/rank.py
-    names them. Of a user's loop, so that a print shows what it is about: trial, `best_` and the metric, the dimensions,
+    names them. For a user's loop, so that a print shows what matters: trial, `best_` and the metric, the dimensions,
     what else it reported last, OWN_COLUMNS, and then the others but for COLUMNS.
     """
     with closing(connect(study)) as journal:

@@ -1,5 +1,6 @@
-"""What follows from device, cap and text: what of a family's training is not searched, and where the search for sizes
-begins. One function, `recipe`; every rule of it is a constant above it. Standard library only.
+"""The recipe of a family, which follows from device, cap and text: what of its training is not searched, and the size
+around which a search begins. It is made by one function, `recipe`; its rules are the constants above it. The trial that
+is trained to its end is called the last trial here. Standard library only.
 """
 
 import math
@@ -12,51 +13,58 @@ from tune.search_space import CENTRE, LEAST_CONTEXT, PER_LAYER, ROWS, layer_weig
 from tune.step_prices import NOMINAL, StepPrices
 
 FLOPS_PER_WEIGHT = 6
-"""Of training, for each token."""
+"""FLOPs of training for each weight and token."""
 CENTRE_COMPUTE = 600.0 * NOMINAL["cpu"].flops
-"""FLOPs of a family that suit the default size: ten minutes of a nominal core, on which it was tuned.
+"""Training FLOPs of a family that suit the default size: ten minutes of a nominal core, on which it was tuned.
 
 Compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556)."""
 LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
-"""Of a model's layers, what it should see: compute-optimal are 20 (Hoffmann et al. 2022); a text with fewer is learned
-by heart, and more would train a better, larger model."""
+"""Bounds of the tokens that a model should see for each weight of its layers: compute-optimal are 20 (Hoffmann et al.
+2022); a text with fewer is memorized, and more would better train a larger model."""
 LIFE_SHARE, LIFE_SHARES = 0.7, {"translation": 0.85}
-"""Of what a family's device-seconds train, the part of the one trial that is trained to its end; and of families whose
-loss falls so steeply there still that time is worth more than a choice: from ten minutes of a core to an hour by the
-power .09 for a translator, .02 for nanogpt (docs/log.md, days 25, 28, 32)."""
+"""Share of a family's training that the last trial has; and, by family, the share where the loss still falls so steeply
+there that longer training is worth more than a wider choice: from ten minutes of a core to an hour by the power .09 for
+a translator, .02 for nanogpt (docs/log.md, days 25, 28, 32)."""
 MOST_EPOCHS = 40
-"""Of the small text that serves where none is named, of any before --plan says that it is too small, and of the size
-around which a search begins: to train on what was seen so often already is worth next to nothing, and on what was seen
-up to 4 times about as much as on new text (Muennighoff et al. 2023, arXiv:2305.16264)."""
+"""Most times that the last trial should see its text. It bounds the cap for which the small text is the default, says
+when --plan calls a text too small, and bounds the size around which a search begins: training on what was seen so often
+is worth next to nothing, and on what was seen up to 4 times about as much as on new text (Muennighoff et al. 2023,
+arXiv:2305.16264)."""
 SMALL_TEXT_TOKENS = 1e6
-"""Of that text, for training: of tiny shakespeare by character."""
+"""Training tokens of the small text that is the default: tiny shakespeare, by character."""
 CONTEXTS = {128: 3e6, 256: 6e6, 512: 3e8, 1024: 3e9}
-"""From so many tokens of that trial's training on a longer context is better at equal device-seconds. Below them it
-sees too few rows a step. 512 and more are a guess: none was tried at such lengths."""
+"""By context, the tokens of the last trial's training from which on it is better than a shorter one at equal
+device-seconds; below them its steps have too few rows. Those of 512 and more are a guess: none was tried."""
 WINDOWS = 64
-"""Of the validation split, at least: fewer, longer ones leave its end unread and its first tokens without a past."""
+"""Least windows of the validation split: fewer, longer ones leave its end unread and its first tokens without a past.
+"""
 FILLING_TOKENS = {"cpu": 0, "cuda": 16_384}
-"""A step that fills the device: nanoGPT's own on one GPU. At equal seconds of an H100 it is the best of the family's
-own, two or three times as many tokens, and so many (docs/log.md, day 25). A core is filled by any: there a family's
-own batch stands, half of its gradients' noise scale (McCandlish et al. 2018, arXiv:1812.06162), which is 2,000 to
-4,000 tokens until late in a training, for each size and text tried (`tune/experiment.py large_batch` measures it). For
-nanoGPT a step of twice as many was worse at equal seconds, and so was one of half as many."""
+"""Tokens of a step that fills a device: on a GPU those that the original nanoGPT has on one. At equal seconds of an
+H100 so many are better than the family's own batch and than two or three times that (docs/log.md, day 25). A core is
+filled by any batch, and keeps the family's own: half of its gradient noise scale (McCandlish et al. 2018,
+arXiv:1812.06162), which is 2,000 to 4,000 tokens until late in a training, for each size and text tried
+(`tune/experiment.py large_batch` measures it). For nanoGPT a step of twice as many was worse at equal seconds, and so
+was one of half as many."""
 LEAST_STEPS = 1_000
-"""Of that trial's training: a larger batch than leaves so many is too large."""
+"""Least steps of the last trial's training, which bound the batch."""
 LEAST_EPOCH_STEPS = 16
-"""Of an epoch, likewise."""
+"""Least steps of an epoch, which bound the batch too."""
 RATE_TIMES = 2.0
-"""The learning rate follows the batch by its square root (Malladi et al. 2022, arXiv:2205.10287), so far up or down."""
+"""Largest factor, up or down, by which the learning rate follows the batch; it follows by the square root (Malladi et
+al. 2022, arXiv:2205.10287)."""
 LEAST_BETA2, MOST_BETA2 = 0.9, 0.999
-"""AdamW's second moment keeps its half-life in tokens (Marek et al. 2025, arXiv:2507.07101), between these."""
+"""Bounds of AdamW's beta2, which follows the batch so that the half-life of the second moment stays the same in tokens
+(Marek et al. 2025, arXiv:2507.07101)."""
 ROUNDS = 20
-"""From the largest model and step down to those that suit what a device trains of them: each is nearer by a third."""
+"""Rounds of the iteration from the largest model of the space to one that suits the compute at the FLOP/s and the batch
+that it has itself: each is nearer by a third."""
 WARM_UP_SHARE = 0.05
-"""Of that trial's steps, at most; a long one has the family's own warm-up."""
+"""Largest share of the last trial's steps in warm-up; a long one has the family's own warm-up."""
 SMALLEST_EVALUATION_TOKENS = 2_048
 EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
-"""Size of nanoGPT's fixed validation subset, the same for all its trials, whose evaluation takes at most about 2 % of
-the shortest segment. Another family's has as many fewer as a layer of it has more weights for a token."""
+"""Tokens of nanoGPT's fixed validation subset for each second of rung 0, so that evaluating it takes at most about 2 %
+of the shortest segment; all its trials have the same. Another family has as many times fewer as its layers have more
+weights (PER_LAYER)."""
 
 NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
     "context": (int, LEAST_CONTEXT, 8192, "256"),
@@ -68,24 +76,24 @@ NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
     "taps": (int, 0, 16, "3"),
     "dropout_after": (float, 0.0, 1e6, "4"),
 }
-"""What --set can set: type, least, most, an example. Each is a field of model.config.Config."""
+"""Numbers that --set can set: type, least, most, an example. Each is a field of model.config.Config."""
 WORDS: Mapping[str, tuple[str, ...]] = {"architecture": ("modern", "nanogpt"), "optimizer": ("muon", "adamw")}
-"""And these, to one of some words."""
+"""Fields of model.config.Config that --set can set to one of some words."""
 SETTABLE = (*NUMBERS, *WORDS)
 OF_OUR_MODELS = ("architecture", "optimizer", "taps", "dropout_after")
-"""Of these, what a family of a user's own has no choice of."""
+"""Those that a user's own family does not have."""
 OF_TEXT = ("architecture", "context", "taps")
-"""And what translation has none of: its rows are sentences."""
+"""Those that translation does not have, as its rows are sentences."""
 
 
 def without_choice(family: str) -> tuple[str, ...]:
-    """What of SETTABLE changes nothing for a family."""
+    """Return those of SETTABLE that change nothing for a family."""
     return {"nanogpt": (), "translation": OF_TEXT}.get(family, OF_OUR_MODELS)
 
 
 def parse_set(text: str) -> dict[str, Any]:
-    """`context=256,learning_rate=1e-3` -> {"context": 256, "learning_rate": .001}. UserError: not of a recipe, or out
-    of range."""
+    """`context=256,learning_rate=1e-3` -> {"context": 256, "learning_rate": .001}. UserError: a name that is not in
+    SETTABLE or comes twice, a value out of range, or a batch smaller than the context."""
     given = dict[str, Any]()
     for part in text.split(","):
         name, _, typed = (piece.strip() for piece in part.partition("="))
@@ -114,19 +122,20 @@ def parse_set(text: str) -> dict[str, Any]:
 
 
 def set_text(given: Mapping[str, Any]) -> str:
-    """The inverse of parse_set."""
+    """Return the inverse of parse_set."""
     return ",".join(f"{name}={value if name in WORDS else repr(value)}" for name, value in given.items())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SETTABLE and betas are fields of model.config.Config, of all trials of a family that vary no such thing.
+    """The recipe of a family. SETTABLE and betas are fields of model.config.Config, the same in all trials that do not
+    vary them.
 
-    weights: the size around which a search begins, those of the layers (0: nothing is known of such models); tokens:
-    of training that one trial of such a model has, were it all that the family trained; flops: the FLOP/s that this
-    follows from; why: of each, in a few words; own: what rate, warm-up and beta2 follow from in a trial whose batch is
-    its own (`followed`); evaluation_window: as Config has it, where contexts vary; average: the same, where it is not
-    Config's own.
+    weights: of the layers of the model around which a search begins (0: nothing is known of such models); tokens: that
+    one trial of such a model would see, were it all that the family trains; flops: the FLOP/s from which that follows;
+    why: the reason for each of SETTABLE, in a few words; own: what rate, warm-up and beta2 follow from in a trial that
+    varies its batch (`followed`); evaluation_window: that of Config, where contexts vary; average: that of Config,
+    where it is not the default.
     """
 
     context: int
@@ -150,32 +159,33 @@ class Recipe:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What of it is of a trial's model.config.Config."""
+        """Return the fields of a trial's model.config.Config that the recipe has."""
         return {name: getattr(self, name) for name in (*SETTABLE, "betas")}
 
     def at(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """What is known of the Config of a trial at a point of the space."""
+        """Return the known fields of the Config of a trial at a point of the space."""
         set_apart = {name: getattr(self, name) for name in ("evaluation_window", "average")}
         known = {name: value for name, value in set_apart.items() if value is not None}
         return {**self.config, **known, **followed(self.own, point), **point}
 
     @property
     def line(self) -> str:
-        """In short."""
+        """Return the recipe in one short line."""
         rate, warm_up = f"rate {self.learning_rate:g}", f"warm-up {self.warm_up_steps} steps"
         return f"context {self.context}, {self.batch_tokens:,} tokens a step, {rate}, {warm_up}"
 
     def around(self, weights: float) -> Self:
-        """With another size to begin around, which the same compute trains on fewer tokens or on more."""
+        """Return the recipe with another size to begin around, which the same compute trains on other tokens."""
         return replace(self, weights=weights, tokens=self.tokens * self.weights / weights)
 
     def stored(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the recipe, JSON-able."""
         return asdict(self)
 
     @classmethod
     def from_stored(cls, stored: Any) -> Self:
-        """The inverse. UserError or TypeError: something that stored() did not write; a stranger may have."""
+        """Return the inverse of stored(). UserError, LookupError, TypeError: stored() did not write that; anyone may
+        have edited it."""
         sound = [parse_set(set_text({name: stored[name]})) for name in SETTABLE]
         made = cls(**{**stored, "betas": tuple(stored["betas"])} | {k: v for each in sound for k, v in each.items()})
         numbers = [*made.betas, made.weights, made.tokens, made.flops, *made.own.values()]
@@ -199,13 +209,13 @@ def recipe(
     *, base: Mapping[str, Any], given: Mapping[str, Any], family: str, kind: str, seconds: float, prices: StepPrices,
     text_tokens: int, windowed_tokens: int | None, sizes: tuple[float, float],
 ) -> Recipe:  # fmt: skip
-    """What follows from device, cap and text for one family. A family of a user's own keeps its own recipe.
+    """Return the recipe of one family for device, cap and text. A user's own family keeps its own recipe.
 
-    base: the family's own recipe, as model.config.RECIPES has it; given: what was asked for, which counts; kind: of
-    device; seconds: device-seconds that the family has for one trial, were that all it trained; prices: of a device's
-    steps; text_tokens: of the training split; windowed_tokens: of the validation split where it is cut into windows of
-    the context (None: rows are sentences); sizes: weights of the layers of the smallest and the largest model of its
-    space.
+    base: the family's own recipe, as model.config.RECIPES has it; given: what --set gave, which overrides the rest;
+    kind: of device; seconds: device-seconds that the family would have for one trial, were that all it trained; prices:
+    of a device's steps; text_tokens: of the training split; windowed_tokens: of the validation split where it is cut
+    into windows of the context (None: rows are sentences); sizes: weights of the layers of the smallest and the largest
+    model of its space.
     """
     given = {name: value for name, value in given.items() if name not in without_choice(family)}
     if family not in PER_LAYER:
@@ -213,7 +223,7 @@ def recipe(
         own = {name: base[name] for name in (*SETTABLE, "betas")}
         return Recipe(**{**own, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
     weights, batch, why_batch = sizes[1], max(FILLING_TOKENS[kind], int(base["batch_tokens"])), ""
-    for _ in range(ROUNDS):  # small models and small steps do not fill a device, which then trains smaller models
+    for _ in range(ROUNDS):  # a small model or batch does not fill a device, whose fewer FLOP/s suit a smaller one
         flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * given.get("batch_tokens", batch))
         weights = min(max(suited_weights(family, seconds * flops), sizes[0]), sizes[1])
         tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
@@ -226,7 +236,7 @@ def recipe(
         if ROWS * given.get("context", 0) > batch:
             batch, why_batch = ROWS * int(given["context"]), f"{ROWS} rows"
     batch = int(given.get("batch_tokens", batch))
-    # what is above follows from the size that suits the compute, whatever the text
+    # context and batch above follow from the size that suits the compute, whatever the text
     weights = min(weights, max(most_weights(family, text_tokens), sizes[0]))
     flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * batch)
     tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
@@ -255,10 +265,10 @@ def recipe(
 
 
 def followed(own: Mapping[str, float], point: Mapping[str, Any]) -> dict[str, Any]:
-    """What follows from the batch of a point that has one: the rate by its square root, AdamW's second moment with its
-    half-life in tokens, the warm-up. What the point has itself does not follow, nor what `own` lacks.
+    """Return the fields that follow from the batch of a point that has one: learning rate (by the square root), betas
+    (the second moment keeps its half-life in tokens) and warm-up. Not those that the point itself has or `own` lacks.
 
-    own: a family's batch_tokens, and its values of what follows; life: tokens of the one trial trained to its end.
+    own: the family's own batch_tokens and values of these, and as `life` the tokens of the last trial.
     """
     if not own or "batch_tokens" not in point:
         return {}
@@ -275,34 +285,37 @@ def followed(own: Mapping[str, float], point: Mapping[str, Any]) -> dict[str, An
 
 
 def _rate_times(times: float) -> float:
-    """That of the rate where a batch is so many times as large."""
+    """Return the factor of the learning rate for a batch that is so many times as large."""
     return min(max(math.sqrt(times), 1 / RATE_TIMES), RATE_TIMES)
 
 
 def life_share(family: str, *, suggested: bool = True) -> float:
-    """A family's, where shapes that suit it are suggested; else there is more to choose, and it is LIFE_SHARE."""
+    """Return a family's share of the last trial. suggested: the search suggests shapes that suit the family; else there
+    is more to choose from, and it is LIFE_SHARE."""
     return LIFE_SHARES.get(family, LIFE_SHARE) if suggested else LIFE_SHARE
 
 
 def suited_weights(family: str, compute: float) -> float:
-    """Those of the layers of a model that suits so many FLOPs of training, as far as is known before any."""
+    """Return the weights in the layers of a model that suits so many FLOPs of training, as far as is known before any
+    training."""
     return layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE)
 
 
 def most_weights(family: str, text_tokens: float) -> float:
-    """Those around which a search on a text begins at most, whatever its cap: that suit a last trial which goes through
-    the text MOST_EPOCHS times. The default's at least: on 60 KB smaller ones did not win."""
+    """Return the most weights in layers around which a search on a text begins, whatever its cap: those that suit a
+    last trial which sees the text MOST_EPOCHS times. At least the default's: on 60 KB of text smaller ones did not win.
+    """
     return max(layer_weights(family, CENTRE), _suited_to(family, MOST_EPOCHS / life_share(family) * text_tokens))
 
 
 def _suited_to(family: str, tokens: float) -> float:
-    """Those whose training on so many tokens is the compute that they suit."""
+    """Return the weights in layers that suit the compute of training them on so many tokens."""
     return FLOPS_PER_WEIGHT * layer_weights(family, CENTRE) ** 2 * tokens / CENTRE_COMPUTE
 
 
 def small_text_seconds(kind: str) -> float:
-    """Device-seconds of a family up to which the small text serves: its last trial, of the size that suits so much
-    compute, goes through it MOST_EPOCHS times in steps that fill the device."""
+    """Return the device-seconds of a family up to which the small text is the default: in these its last trial, of the
+    size that suits the compute, sees the text MOST_EPOCHS times in steps that fill the device."""
     tokens = MOST_EPOCHS / life_share("nanogpt") * SMALL_TEXT_TOKENS
     weights = _suited_to("nanogpt", tokens)
     step = FLOPS_PER_WEIGHT * weights * max(1, FILLING_TOKENS[kind])
@@ -310,7 +323,8 @@ def small_text_seconds(kind: str) -> float:
 
 
 def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) -> tuple[int, str]:
-    """The family's own, doubled as long as it does not fill the device and leaves enough steps."""
+    """Return the batch, and why: the family's own, doubled while it does not exceed what fills the device and leaves
+    enough steps."""
     batch = int(base["batch_tokens"])
     most = min(FILLING_TOKENS[kind], life / LEAST_STEPS, text_tokens / LEAST_EPOCH_STEPS)
     doublings = max(0, math.floor(math.log2(most / batch))) if most > batch else 0
@@ -319,12 +333,13 @@ def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) ->
 
 
 def _context(base: Mapping[str, Any], life: float, most: float) -> tuple[int, str]:
-    """The longest that so many tokens of training are worth, up to `most`, where that is not below the family's own."""
+    """Return the context, and why: the longest up to `most` that pays with so many tokens of training, and at least the
+    family's own."""
     fitting = [context for context, tokens in CONTEXTS.items() if life >= tokens and context <= most]
     return max([base["context"], *fitting]), f"of the size that suits the cap a last trial has {life / 1e6:.3g}M tokens"
 
 
 def evaluation_tokens(kind: str, family: str, rung_seconds: float) -> int:
-    """Target tokens of a family's validation subset, where rung 0 has so many seconds of training."""
+    """Return the target tokens of a family's validation subset, where rung 0 has so many seconds of training."""
     cost = PER_LAYER.get(family, PER_LAYER["nanogpt"]) / PER_LAYER["nanogpt"]
     return max(SMALLEST_EVALUATION_TOKENS, int(EVALUATION_TOKENS_PER_RUNG_SECOND[kind] * rung_seconds / cost))

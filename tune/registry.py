@@ -1,4 +1,4 @@
-"""A user's own family of models: one class, registered under a name, that a search then takes like those built in."""
+"""Registers a user's own family of models: a class under a name, which a search then treats like those built in."""
 
 import re
 import sys
@@ -15,12 +15,12 @@ from tune.search_space import FREED, PRECISIONS, SPACES, Value
 from tune.store.journal import SCHEMA
 
 TAKEN = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SCHEMA)} - set(FREED)
-"""What no dimension can be called: the journal's columns, beside which it stands in tables; what --vary may free can
-vary here too."""
+"""Names that no dimension can have: the journal's columns, beside which it stands in tables, except those that --vary
+can free, which may vary here too."""
 
 
 def register(name: str) -> Callable[[type[Family]], type[Family]]:
-    """Decorates a subclass of model.families.Family. UserError: the name or the class cannot serve."""
+    """Return a decorator that registers a subclass of model.families.Family. UserError: name or space cannot serve."""
 
     def registered(family: type[Family]) -> type[Family]:
         if not NAME.fullmatch(name) or name in (*BUILT_IN, LOOP):
@@ -36,7 +36,7 @@ def register(name: str) -> Callable[[type[Family]], type[Family]]:
 
 
 def fault(dimension: str, values: tuple[Value, ...]) -> str | None:
-    """What is wrong with a dimension of a space."""
+    """Return what is wrong with a dimension of a space; None: nothing."""
     if not NAME.fullmatch(dimension) or dimension in TAKEN:
         return "is a column of the journal, or no name: write another, of letters, digits and _"
     words = [value for value in values if isinstance(value, str) and NAME.fullmatch(value)]
@@ -49,8 +49,8 @@ def fault(dimension: str, values: tuple[Value, ...]) -> str | None:
 
 
 def travelling() -> dict[str, Family]:
-    """A user's own families, of which the code goes along to Ray's processes, wherever they run; with it goes what of
-    the user's lies beside it.
+    """Return a user's own families, and let their code travel to Ray's processes, wherever these run, with the user's
+    imported modules beside it.
     """
     folders = {
         file.parent
@@ -65,6 +65,6 @@ def travelling() -> dict[str, Family]:
 
 
 def _file(module: ModuleType) -> Path | None:
-    """Where a module was read from; of a notebook there is none."""
+    """Return the file that a module was read from; None in a notebook."""
     file = getattr(module, "__file__", None)
     return Path(file).absolute() if isinstance(file, str) else None

@@ -1,4 +1,4 @@
-"""The search engine and baselines on recorded curves: `python tune/replay.py TABLE... --budget 5%,10%`."""
+"""Replay: the search engine and baselines on recorded curves: `python tune/replay.py TABLE... --budget 5%,10%`."""
 
 import sys
 from pathlib import Path

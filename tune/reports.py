@@ -1,7 +1,7 @@
-"""What a trial tells of itself: one report, from train() to the row of the journal and back. Standard library only.
+"""The report of a trial, from train() to the row of the journal and back. Standard library only.
 
-A report goes two ways as a flat row of plain values, by column of the journal's table `reports`: from a worker to the
-driver, and into the journal. Both are `to_row`, and `from_row` is its inverse.
+A report is sent from a worker to the driver, and written into the journal, as a flat row of plain values by column of
+the journal's table `reports`. `to_row` makes that row, and `from_row` is its inverse.
 """
 
 import json
@@ -14,64 +14,68 @@ Value = int | float | str | None
 Row = Mapping[str, Value]
 
 Ended = Literal["rung", "lease", "final", "turned", "returned", "stopped", "diverged", "unmeasured"]
-"""How a segment ended: with its steps; with its lease, which was too short for them; after the decay; past its best,
-which is what is kept; by itself, as a user's loop does at an end of its own; as it was told to; with a loss that
-exploded; without memory for the smallest evaluation at its end."""
+"""How a segment ended, in this order: with its steps; with its lease, which was too short for them; after the decay;
+past its best, which is what is kept; by itself, as a user's loop does at an end of its own; as it was told to; with a
+loss that exploded; without memory for the smallest evaluation at its end."""
 ENDS: tuple[Ended, ...] = ("final", "turned", "returned")
-"""Of these, those after which a trial has nothing more to do."""
+"""Those after which a trial has nothing more to do."""
 TIE = 0.003
-"""Losses closer than this, in nats, are the same: the noise of a seed."""
+"""Losses closer than this, in nats, count as equal: the noise of a seed."""
 LOOKS = 3
-"""So many in a row must each be above the median of as many before by more than that: one look is off by more than
-several of them gain."""
+"""Losses in a row that must each be more than TIE above the median of as many before them for a turn: the noise of one
+is larger than what training gains between several."""
 RISEN = 0.02
-"""Two in a row that are so much above the lowest are enough: of trainings that still fell none was by .012."""
+"""Nats above the lowest loss at which two losses in a row are enough for a turn: none of the trainings that still fell
+had two .012 above. In a turn the training loss has fallen by as much since the lowest."""
 WATCH_SHARE, WATCH_POINTS = 0.07, 60
-"""A loss that may turn is looked at after so much more training, and so often in a lease."""
+"""A loss that may turn is evaluated whenever the training is longer by such a share, or so many times in a lease if
+that is more often."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What trials are compared by: nats a token, or a number that a user's loop reports. To the search it is a loss,
-    low is good; tie: losses closer than this are the same."""
+    """What trials are compared by: nats a token, or a number that a user's loop reports. The search has it as a loss,
+    low is good; tie: losses closer than this count as equal."""
 
     name: str = "loss"
     maximize: bool = False
     tie: float = TIE
 
     def own(self, loss: float) -> float:
-        """As it was reported."""
+        """Return the metric as it was reported, from the search's loss."""
         return -loss if self.maximize else loss
 
     def latest(self, numbers: Mapping[str, float] | None) -> float | None:
-        """Of what a loop reported, as the search has it; None: it is no loop, or the metric was no finite number."""
+        """Return the loss that the search has for what a loop reported; None: no loop, or no finite metric."""
         value = (numbers or {}).get(self.name)
         return None if value is None else self.own(value)
 
     def text(self, loss: float, digits: str = ".4g") -> str:
-        """With its name: `accuracy 0.91`."""
+        """Return the metric with its name: `accuracy 0.91`."""
         return f"{self.name} {self.own(loss):{digits}}"
 
 
 NATS = Metric()
 KEPT_BACK = 1.5
-"""Times the longest time between two reports of a user's loop, of a lease: with less than that left it ends at one."""
+"""A lease of a user's loop ends at a report where less is left of it than so many times the longest time between two
+reports and a checkpoint."""
 EPOCHS_AS_NEW = 4
-"""A text that is seen so often is about as good as a new one (Muennighoff et al. 2023, arXiv:2305.16264): a loss turns
-later, if at all, and dropout waits until then."""
+"""Times that a text can be seen and be about as good as new text (Muennighoff et al. 2023, arXiv:2305.16264): a loss
+turns later, if at all, and dropout waits until then."""
 NEW_DROPOUT = 1.5
-"""Times what was trained on when it began: until then a model learns to do with it (docs/log.md, day 26)."""
+"""Dropout is new until a trial has seen so many times the tokens after which it began: until then the model adapts to
+it (docs/log.md, day 26)."""
 
 LARGEST_LOG = 700.0
-"""Of a float: exp() of more is none."""
+"""Largest argument for which exp() is a finite float."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """How good a model is: means over a split's target tokens, padding not counted, without label smoothing.
 
-    loss: nats a token; accuracy: share of the tokens that were predicted first; None: not known; seconds: that it took;
-    blocks: of test alone, the nats of each of its blocks, as JSON: what compares two models token by token.
+    loss: nats a token; accuracy: share of tokens to which the model gave the highest probability; None: not known;
+    seconds: what it took; blocks: only for test, the nats of each of its blocks, as JSON, to compare two models.
     """
 
     loss: float
@@ -84,7 +88,7 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """A token."""
+        """Return the perplexity a token."""
         return math.exp(min(self.loss, LARGEST_LOG))
 
     def __post_init__(self) -> None:
@@ -95,42 +99,42 @@ class Evaluation:
 class Report:
     """How a trial is doing, about once a second; the last one of a segment has `ended`.
 
-    None: not measured, or no finite number; an evaluation without a finite loss is none.
+    None: not measured, or no finite number; an evaluation without a finite loss becomes None.
     """
 
-    steps: int  # of the trial's life, and so tokens and training_seconds
+    steps: int  # of the trial's life, as are tokens and training_seconds
     tokens: int  # target tokens seen, padding not counted
     training_seconds: float  # spent in steps
     train_loss: float | None = None  # nats a token, un-smoothed, mean since the report before
-    learning_rate: float | None = None  # of the base shape
+    learning_rate: float | None = None  # the base rate at this step
     gradient_norm: float | None = None
     tokens_per_second: float | None = None
     step_seconds: float | None = None  # median
-    mfu: float | None = None  # share of peak_flops that training took
-    peak_flops: float | None = None  # FLOP/s of the device at most
+    mfu: float | None = None  # share of peak_flops that training used
+    peak_flops: float | None = None  # FLOP/s of the device, at its peak
     parameters: int = 0
     memory_bytes: int = 0  # peak, above what the process held before the trial
-    limited_bytes: int = 0  # the same as the memory limit of its process counts it
+    limited_bytes: int = 0  # the same, as the memory limit of its process counts it
     micro_batches: int = 1  # parts that a batch is cut into
-    ran_out: bool = False  # of memory, on this segment; smaller parts helped
-    seconds: Mapping[str, float] = field(default_factory=dict)  # of the clock since the report before, by phase
-    valid: Evaluation | None = None  # of the fixed subset, always the same one: what a curve is made of
+    ran_out: bool = False  # memory ran out on this segment, and smaller parts helped
+    seconds: Mapping[str, float] = field(default_factory=dict)  # wall clock since the report before, by phase
+    valid: Evaluation | None = None  # of the fixed validation subset, which makes the curve
     averaged: Evaluation | None = None  # of the same subset, by the average of the weights
-    valid_subset: int | None = None  # about so many target tokens
-    whole: Evaluation | None = None  # of all of the validation split, and so test, by the better of both
+    valid_subset: int | None = None  # target tokens of the subset, about
+    whole: Evaluation | None = None  # of all of the validation split; as test by the better of both weights
     test: Evaluation | None = None
-    trained: Evaluation | None = None  # of as much of the training split as valid is of its own, without dropout
-    bleu: float | None = None  # 0 to 100, of some sentences of the validation split, and so chrf
+    trained: Evaluation | None = None  # of a subset of the training split as large as valid's, without dropout
+    bleu: float | None = None  # 0 to 100, on some sentences of the validation split, as chrf
     chrf: float | None = None
-    step_bytes: int | None = None  # that a few eager steps, taken anew, allocate at once at most
-    step_allocations: float | None = None  # and how often one of them does
-    step_ratio: float | None = None  # seconds of one to those of the shape's plain training, in turns with it
+    step_bytes: int | None = None  # most that a few eager steps, taken for this, allocate at once
+    step_allocations: float | None = None  # number of allocations in one of them
+    step_ratio: float | None = None  # seconds of a step over one of the shape's plain training, taken in turns
     ended: Ended | None = None
-    rung: int | None = None  # that it completes, as the driver knows
+    rung: int | None = None  # which it completes; the driver adds it
     checkpoint: str | None = None  # the newest of the trial, with `ended`; None where it diverged
-    numbers: Mapping[str, float] | None = None  # that a user's loop told; valid is then its best metric so far
+    numbers: Mapping[str, float] | None = None  # what a user's loop reported; valid is then its best metric so far
     gap: float | None = None  # longest seconds between two reports of such a loop
-    lost: int = 0  # of the steps, those that are in no checkpoint of it
+    lost: int = 0  # steps of such a loop that are in no checkpoint
 
     def __post_init__(self) -> None:
         _finite(self)
@@ -143,29 +147,29 @@ class Report:
 
     @property
     def kept(self) -> Evaluation | None:
-        """Of the weights as they are and of their average, on the subset, the one with the lower loss."""
+        """Return the evaluation of the subset with the lower loss: by the weights, or by their average."""
         return min((each for each in (self.valid, self.averaged) if each), key=lambda each: each.loss, default=None)
 
     @property
     def final(self) -> bool:
-        """Whether it has what a trial came to in the end: after its decay, or at its best."""
+        """Whether it has the final result of a trial: after its decay, at its best, or at a loop's own end."""
         return self.ended in ENDS and self.valid is not None
 
 
 @dataclass
 class Lowest:
-    """Of validation losses of one trial, in their order and all on one subset, the lowest, and the latest."""
+    """The lowest and the latest validation loss of one trial; losses are added in order, all on one subset."""
 
     loss: float = math.inf
     latest: float = -math.inf
-    last: list[float] = field(default_factory=list)  # those that tell of a turn
-    lately: float = math.inf  # the lowest since those before were forgotten
-    trained: float = math.inf  # the loss of the steps before that one
-    training: float = -math.inf  # and before the latest
+    last: list[float] = field(default_factory=list)  # the last 2 * LOOKS, which show a turn
+    lately: float = math.inf  # the lowest since the last forget()
+    trained: float = math.inf  # mean training loss of the steps before that one
+    training: float = -math.inf  # the same of the steps before the latest
 
     def add(self, loss: float, training: float = -math.inf) -> bool:
-        """Take note of another one, and of the mean loss of the steps since the one before, where it is known. Whether
-        it is the lowest."""
+        """Add a loss, and the mean training loss of the steps since the one before, where it is known. Return whether
+        the loss is the lowest."""
         lower = loss < self.loss
         self.loss, self.latest, self.training = min(self.loss, loss), loss, training
         self.last = [*self.last, loss][-2 * LOOKS :]
@@ -174,30 +178,30 @@ class Lowest:
         return lower
 
     def forget(self) -> None:
-        """Those so far say nothing about a turn: what was trained was another training."""
+        """Use none of the losses so far to detect a turn: they are of a training before this one."""
         self.last, self.lately = [], math.inf
 
     @property
     def above(self) -> bool:
-        """Whether the latest is worse."""
+        """Whether the latest is worse than the lowest by more than TIE."""
         return self.latest > self.loss + TIE
 
     @property
     def learned(self) -> bool:
-        """Whether the loss of the steps has fallen since the lowest, for all that noise may do."""
+        """Whether the training loss has fallen since the lowest validation loss, by more than noise."""
         return self.training <= self.trained - RISEN
 
     @property
     def turned(self) -> bool:
-        """Whether the trial is past its best, for all that noise may do: it has learned its training text since, and
-        what that teaches does not hold elsewhere. Where neither loss falls it may yet be better after a decay."""
+        """Whether the trial is past its best, by more than noise: its training loss has fallen since, and its
+        validation loss has risen. Where neither falls it may still be better after a decay."""
         before, since = self.last[:LOOKS], self.last[LOOKS:]
         rises = len(since) == LOOKS and min(since) > sorted(before)[LOOKS // 2] + TIE
         return self.learned and (rises or min(self.last[-2:], default=0.0) > self.lately + RISEN)
 
 
 def merge(before: Report | None, after: Report) -> Report:
-    """Two reports in a row as one: seconds add up, evaluations stay, all else is the later one's."""
+    """Return two reports in a row as one: seconds add up, evaluations stay, all else is the later one's."""
     if before is None:
         return after
     one, other = before.seconds, after.seconds
@@ -209,13 +213,13 @@ def merge(before: Report | None, after: Report) -> Report:
 
 SPLITS = ("valid", "averaged", "whole", "test", "trained")
 SECONDS = "seconds_"
-"""Before the name of a phase."""
+"""Prefix of the columns of phases."""
 _PLAIN = ("perplexity", "bits_per_character", "nats_per_word", "accuracy")
 _SCALARS = {each.name: each.name for each in fields(Report) if each.name not in (*SPLITS, "seconds", "numbers")}
 
 
 def _columns(split: str, *derived: str) -> dict[str, str]:
-    """The column of each field of an evaluation: the subset's, which came first, are mostly without a prefix."""
+    """Return the column of each field of an evaluation: most of the subset's have no prefix."""
     names = (*(each.name for each in fields(Evaluation) if each.name != "blocks" or split == "test"), *derived)
     return {name: name if split == "valid" and name in _PLAIN else f"{split}_{name}" for name in names}
 
@@ -233,7 +237,7 @@ def _finite(told: Evaluation | Report) -> None:
 
 
 def to_row(report: Report) -> dict[str, Value]:
-    """The report as plain values, as JSON and SQLite take them; what it lacks is None."""
+    """Return a report as plain values, as JSON and SQLite take them; what it lacks is None."""
     row: dict[str, Value] = {name: getattr(report, name) for name in _SCALARS}
     for split in SPLITS:
         row |= split_row(split, getattr(report, split))
@@ -245,19 +249,19 @@ def to_row(report: Report) -> dict[str, Value]:
 
 
 def split_row(split: str, evaluation: Evaluation | None) -> dict[str, Value]:
-    """The columns of one of SPLITS."""
+    """Return the columns of an evaluation of one of SPLITS."""
     return {column: getattr(evaluation, name, None) for name, column in _WRITTEN[split].items()}
 
 
 def journal_row(report: Report) -> dict[str, Value]:
-    """Of these, the columns of the journal's table `reports`: it has seconds as charges, parameters by trial."""
+    """Return the columns of the journal's table `reports`: seconds are in `charges`, parameters in `trials`."""
     row = to_row(replace(report, seconds={}))
     del row["parameters"]
     return row
 
 
 def from_row(row: Row) -> Report:
-    """The report that a row was made of; other columns do not matter, nor do those that an earlier version had not.
+    """Return the report that a row was made of; other columns are ignored, and those of later versions may be missing.
 
     TypeError, ValueError: the row is of no report.
     """
@@ -278,6 +282,6 @@ T = TypeVar("T")
 
 
 def _made(make: Callable[..., T], row: Row, columns: Mapping[str, str], **more: object) -> T:
-    """What a row has of these columns, by the name of its field; what is NULL has its default."""
+    """Make a dataclass of a row's values in these columns, given by field; what is NULL has its default."""
     found = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
     return make(**found | more)

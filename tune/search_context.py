@@ -1,6 +1,4 @@
-"""What a search stands on: what its settings come to on this machine, checked before anything is written; and the facts
-of a study: what was asked for, of which text, with which versions, on what.
-"""
+"""The search context: what the settings of a search come to on this machine, checked before anything is written."""
 
 import math
 import time
@@ -62,13 +60,13 @@ from tune.store.journal import Journal, study_facts
 from tune.units import at_most_text, bytes_text, duration_text
 
 SHORTEST_RUNG_SECONDS = 4.0
-"""Training at rung 0, at least."""
+"""Least training at rung 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedStudy:
-    """experiment: whose list it is; evaluation_tokens: of the validation subset, and as many of the training split;
-    lines: what the trials that came to their ends say together."""
+    """A study of a list. experiment: whose list it is; evaluation_tokens: of the validation subset, and as many of the
+    training split; lines: yields the lines to print on the trials that came to their ends."""
 
     experiment: str
     listed: Sequence[Listed]
@@ -78,14 +76,13 @@ class ListedStudy:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchContext:
-    """What a search stands on; each mapping is by family.
+    """The context of a search; each mapping is by family.
 
-    recipes: what of a trial's Config is not searched; prices: of steps as they were measured for that, none in a study
-    that goes on; probed: seconds of a device that it took.
-    settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
-    learned: from earlier studies. notes: lines for the user: which texts serve and why, what the memory limit comes to;
-    begun: when it was asked for, on the monotonic clock; loop: a user's own, in the place of all families; listed: a
-    list, in the place of a search.
+    settings: with each corpus named; devices: shared as the settings ask; recipes: what is not searched of a trial's
+    Config; prices: of steps, as measured for the recipes, none in a resumed study; probed: seconds of a device that
+    measuring took; held_to: bytes to which a trial is limited; learned: from earlier studies; notes: lines for the
+    user, such as which texts are used and why; begun: when the search was asked for, on the monotonic clock; loop: a
+    user's own, in place of all families; listed: a list, in place of a search.
     """
 
     settings: Settings
@@ -105,22 +102,22 @@ class SearchContext:
 
     @property
     def dimensions(self) -> Dimensions:
-        """What configurations have, with their values."""
+        """Return the dimensions of the configurations of all families, with their values."""
         if self.listed:
             return dimensions(self.listed.listed)
         return merged(space.whole.dimensions for space in self.spaces.values())
 
     def config(self, family: str, point: Mapping[str, Any]) -> Config:
-        """Of a trial at a point of a family's space."""
+        """Return the Config of a trial at a point of a family's space."""
         return whole_config(self.recipes[family], family, point, self.settings.seed)
 
     @property
     def metric(self) -> Metric | None:
-        """By which a user's loop is judged; None: perplexity."""
+        """Return the metric by which a user's loop is judged; None: perplexity."""
         return None if self.loop is None else self.loop.metric
 
     def facts(self) -> dict[str, Any]:
-        """What the study is."""
+        """Return the facts of the study, as study.json and the journal keep them."""
         recipes = {name: each.stored() for name, each in self.recipes.items()}
         told: dict[str, Any] = {"experiment": self.listed.experiment} if self.listed else {}
         told |= {"learned": {name: each.stored() for name, each in self.learned.items()}} if self.learned else {}
@@ -128,12 +125,12 @@ class SearchContext:
 
 
 def whole_config(recipe: Recipe, family: str, point: Mapping[str, Any], seed: int = 0) -> Config:
-    """A point of a family's space, and the recipe beside it."""
+    """Return the Config of a trial at a point of a family's space, with the family's recipe."""
     return Config.at(recipe.at(point), family=family, seed=seed)
 
 
 def survey(settings: Settings, devices: Devices) -> SearchContext:
-    """What a search stands on, on these devices. UserError: a setting that cannot serve."""
+    """Return the context of a search of families on these devices. UserError: a setting that cannot serve."""
     begun = time.monotonic()
     spaces = {name: settings.space_of(name, devices.precisions) for name in settings.families}
     check_cap(settings)
@@ -169,7 +166,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     }  # fmt: skip
     shared = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
     if settings.trials_per_gpu == AUTO:
-        # what a trial can have of the cap follows from their number, which the study keeps, and the recipe from that
+        # trials_each decides how much of the cap one trial can use, and so the recipe; the study keeps it
         found = survey(replace(settings, trials_per_gpu=shared.trials_each), devices)
         return replace(found, probed=found.probed + sum(seconds for _, seconds in measured.values()), begun=begun)
     devices = shared
@@ -195,8 +192,8 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
 
 
 def check_idle(settings: Settings) -> None:
-    """UserError: something that changes nothing of any family was asked for; but a file of settings may name the texts
-    of others too."""
+    """Check that the settings have a use. UserError: something was asked for that changes nothing of any family; only
+    translation_corpus and text_corpus may be idle, as a file of settings may name the texts of other families."""
     idle = [name for name in settings.set if all(name in without_choice(family) for family in settings.families)]
     kinds = {FAMILIES[name].corpus for name in settings.families}
     if settings.set.get("architecture") == "nanogpt" and settings.set.get("taps"):
@@ -209,7 +206,8 @@ def check_idle(settings: Settings) -> None:
 
 
 def bounded(space: Space, settings: Settings, data: Data, recipe: Mapping[str, Any]) -> Space:
-    """Without the models that are larger than was asked for, by this recipe. UserError: all are."""
+    """Return the space without models larger than --at-most, by this recipe. UserError: all are, or their size does not
+    follow from d_model and layers."""
     most, name = settings.at_most, space.family
     if most is None:
         return space
@@ -238,14 +236,14 @@ def bounded(space: Space, settings: Settings, data: Data, recipe: Mapping[str, A
 
 
 def first_configs(settings: Settings, space: Space | OwnSpace) -> list[dict[str, Value]]:
-    """What was asked for first, each whole. UserError: one is not in the space."""
+    """Return the configurations of --first, completed. UserError: one is not in the space."""
     here = space.given if isinstance(space, OwnSpace) else space.dimensions
     with under_flag("first"):
         return [space.nearest({name: each[name] for name in each if name in here}) for each in settings.first]
 
 
 def check_batch(settings: Settings, space: Space, recipe: Recipe, data: Data) -> None:
-    """UserError: a step that was asked for has less than one row, which would be trained as one all the same."""
+    """Check that a batch that was asked for has a row. UserError: it is shorter, and would be trained as one row."""
     if settings.resume is not None or isinstance(data, OwnData) or space.family not in PER_LAYER:
         return
     row, given = data.row[1] if isinstance(data, PairData) else recipe.context, space.ranges.get("batch_tokens")
@@ -259,15 +257,15 @@ def check_batch(settings: Settings, space: Space, recipe: Recipe, data: Data) ->
 
 
 def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tuple[Space, Recipe]:
-    """With what of the recipe varies too, and the widths that it is large enough for; where contexts vary, all are
-    judged on windows that they divide."""
+    """Return space and recipe with what --vary frees, and with the wider models that the recipe is large enough for;
+    where contexts vary, the recipe evaluates all on windows that they divide."""
     names, own = tuple(name for name in vary if name not in SPACES[space.family]), recipe.config
     longest = len(data.valid) // WINDOWS if isinstance(data, TextData) else math.inf
     values, own_values = freed(names, own, longest), {name: own[name] for name in names}
     if space.family in PER_LAYER:
         values |= wider(space, recipe.weights)
     space = replace(space, vary=values, own=own_values)
-    if "context" in values and recipe.evaluation_window is None:  # else a study goes on
+    if "context" in values and recipe.evaluation_window is None:  # else a study is resumed
         if space.held("context"):
             check_contexts(space, recipe, longest)
         window = max(recipe.context, *map(int, space.dimensions["context"]))
@@ -276,7 +274,8 @@ def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tup
 
 
 def check_contexts(space: Space, recipe: Recipe, longest: float) -> None:
-    """UserError: one that was asked for cuts the windows of no other, or has too few rows, or is beyond the text."""
+    """Check the contexts of a range. UserError: one is no power of two times the recipe's, leaves a batch too few rows,
+    or leaves the validation split too few windows."""
     own, rows = recipe.context, least_rows(recipe.config)
     batch = max(map(int, space.dimensions.get("batch_tokens", (recipe.batch_tokens,))))
 
@@ -296,7 +295,8 @@ def check_contexts(space: Space, recipe: Recipe, longest: float) -> None:
 def make_recipe(
     settings: Settings, devices: Devices, space: Space, data: Data, prices: StepPrices, earlier: Sequence[Earlier] = ()
 ) -> Recipe:
-    """Of a family in a new study; models wider than the reports' only where the text has the tokens for them."""
+    """Return the recipe of a family in a new study; it is for models wider than the reports' only where the text has
+    the tokens for them."""
     name, built_in = space.family, space.family in PER_LAYER
     d_models, layers = (space.dimensions.get(each, ()) for each in ("d_model", "layers"))
     fit = space.small_enough or (lambda d_model, layers: True)
@@ -322,7 +322,7 @@ def make_recipe(
 
 
 def ground(devices: Devices, recipe: Recipe, data: Data) -> Conditions:
-    """What figures of a family hold on in this search."""
+    """Return the conditions under which this search's figures of a family hold."""
     return Conditions(
         kind=devices.kind, processor=devices.processor, share=devices.share,
         text=(data.sha256, data.vocabulary), context=recipe.context, compute=recipe.weights * recipe.tokens,
@@ -330,23 +330,25 @@ def ground(devices: Devices, recipe: Recipe, data: Data) -> Conditions:
 
 
 def within(settings: Settings, devices: Devices) -> float:
-    """Seconds of wall clock in which a search uses its cap, if it is not patient."""
+    """Return the seconds of wall clock in which a search uses its cap; inf if it is patient."""
     slots = devices.share * devices.slots
     return math.inf if settings.patient else WALLS * settings.budget / slots
 
 
 PRICED_SECONDS, MEASURED_SHARE = 0.25, 0.005
-"""Measuring a device may take so long for a shape, and such a share of a family's device-seconds."""
+"""Most seconds that measuring a shape's steps may take, also as a share of a family's device-seconds."""
 DEAREST_SHARE = 0.003
-"""Of these, what the fewest steps of a shape may take by nominal prices, for it to be measured."""
+"""Most that a shape's fewest steps may take by nominal prices for it to be measured, as a share of these."""
 LEAST_WIDTH = 32
-"""Of a model that is measured."""
+"""Least d_model of a model that is measured."""
 
 
 def measured_prices(settings: Settings, devices: Devices, space: Space, data: Data) -> tuple[StepPrices, float]:
-    """Of a family's steps, and the seconds of a device that measuring took: of its default configuration, on a GPU of
-    that for a small step's kernels, and of its widest one in a batch that fills it. Of narrower ones where steps would
-    take too much of what the family has; the nominal ones where there is none.
+    """Measure the prices of a family's steps; return them and the seconds of a device that this took.
+
+    The default configuration is measured; on a GPU it gives the price of a kernel, and the widest one, in a batch that
+    fills the GPU, the FLOP/s. Narrower models are measured where steps would take too much of what the family has;
+    where none is narrow enough, the prices are nominal.
     """
     here = devices.kind != "cuda" or torch.cuda.is_available()
     if devices.prices is not None or not here or space.family not in PER_LAYER:
@@ -358,7 +360,7 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     most = DEAREST_SHARE * settings.budget * settings.families[space.family] / LEAST_STEPS
 
     def least(config: Config) -> tuple[float, float] | None:
-        """FLOPs of a step, and its seconds."""
+        """Return the FLOPs of a step, and its seconds; None where no model is narrow enough."""
         while (flops := family.step_flops(config, data)) > most * NOMINAL[devices.kind].flops:
             half, odd = divmod(config.d_model, 2)
             if odd or half % config.heads or half < LEAST_WIDTH:
@@ -380,13 +382,13 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
 
 
 def rounded(prices: StepPrices, seconds: float) -> StepPrices:
-    """To powers of two what was measured, in so many seconds: so the same command mostly has the same recipe."""
+    """Round prices to powers of two, if measuring took any seconds: so the same command mostly has the same recipe."""
     known = {name: value for name, value in asdict(prices).items() if value and seconds}
     return replace(prices, **{name: 2.0 ** round(math.log2(value)) for name, value in known.items()})
 
 
 def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dict[str, Learned]]:
-    """The recipes of a study that goes on, and what it learned from others when it began. UserError: there are none,
+    """Return the recipes of a resumed study, and what it learned from others when it began. UserError: there are none,
     or they are damaged."""
     stored: Any = study_facts(study)
     learned = stored.get("learned") or {}
@@ -400,8 +402,8 @@ def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dic
 
 
 def check_learns(config: Config, data: Data) -> None:
-    """UserError: two rows of a family of a user's own do not go through it on the CPU, or memory does not hold them.
-    What else fails of ours is a bug."""
+    """Train a model on two rows on the CPU. UserError: a user's own family fails, or a built-in one does not fit in
+    memory; any other failure of a built-in one is a bug, and is raised as it is."""
     doing = ""
     try:
         for step in dry_batch(replace(config, precision="fp32"), data):
@@ -418,8 +420,8 @@ def check_learns(config: Config, data: Data) -> None:
 
 
 def check_cap(settings: Settings) -> None:
-    """UserError: a cap that pays for no rung and last segment of one trial of each family, on all cores of a trial, or
-    a deadline before they could end."""
+    """Check cap and deadline. UserError: they do not pay for a rung and a last segment of one trial of each family, on
+    all cores of a trial, or for the trainings of --confirm."""
     segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
     trial = FIRST_START_UP_SECONDS + 2 * segment
     if settings.deadline is not None and settings.deadline < trial:
@@ -427,14 +429,14 @@ def check_cap(settings: Settings) -> None:
         raise invalid("deadline", f"{asked!r} leaves no time for one trial: write at least {late}")
     least = max(trial, 2 * settings.confirm * segment / CONFIRM_SHARE)
     smallest = max(settings.cores_per_trial * least / share for share in settings.families.values())
-    if settings.budget < smallest and settings.resume is None:  # else what was spent is more
+    if settings.budget < smallest and settings.resume is None:  # else it has spent more already
         asked, enough = duration_text(settings.budget), duration_text(math.ceil(smallest))
         what = f"a last comparison of {2 * settings.confirm} trainings" if settings.confirm else "one rung of one trial"
         raise invalid("budget", f"{asked!r} does not pay for {what}: write at least {enough}")
 
 
 def memory_limit(settings: Settings, devices: Devices) -> tuple[int | None, list[str]]:
-    """Bytes that a trial is held to: those asked for, as far as a machine has them; and a line where it has not."""
+    """Return the bytes to which a trial is limited: those asked for, at most a machine's; and a line if it has less."""
     asked, there = settings.memory_limit, devices.memory_bytes or (None if settings.address else machine_bytes())
     if asked is None or there is None or asked <= there:
         return asked, []
@@ -442,8 +444,8 @@ def memory_limit(settings: Settings, devices: Devices) -> tuple[int | None, list
 
 
 def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: float = 0.0) -> Memory:
-    """Of one family on this text, of whose trials earlier ones took so many bytes `beyond` the first guess; it has no
-    limit yet."""
+    """Return the memory model of one family on this text, without a limit. beyond: bytes that trials of earlier studies
+    took above the first guess."""
 
     def paper(config: Mapping[str, Any], micro_batches: int) -> int:
         whole = whole_config(recipe, family, config)
@@ -456,7 +458,7 @@ def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: floa
 
 
 def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, Memory]) -> None:
-    """UserError: a limit in which no config of a family fits."""
+    """Check the memory limits. UserError: no config of a family fits in its limit."""
     for name, memory in memories.items():
         if any(memory.micro_batches(config) for config in spaces[name].configs()):
             continue

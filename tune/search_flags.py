@@ -1,4 +1,4 @@
-"""All a user can set: one field a setting, with its default, its help and its text form; standard library only."""
+"""The flags of a search: one field a setting, with its default, its help and its text form; standard library only."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,18 +51,18 @@ FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False
 
 
 def parse_train(text: str) -> str:
-    """`train.py:train`, its file absolute."""
+    """Return what --train names, such as `train.py:train`, with its file absolute."""
     file, function = loop_in(text)
     return str(parse_path(str(file))) + ("" if function is None else f":{function}")
 
 
 def train_text(train: object) -> str:
-    """As it was typed; of a function its name."""
+    """Return what --train was typed as; for a function from Python, its name."""
     return train if isinstance(train, str) else str(getattr(train, "__name__", "train"))
 
 
 def parse_life(text: str) -> int:
-    """`2000` -> 2000"""
+    """`2000` -> 2000. UserError: no whole number."""
     try:
         return int(text)
     except ValueError:
@@ -72,7 +72,7 @@ def parse_life(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchFlags(Flags):
-    """The flags of a search, unchecked."""
+    """The settings of a search as flags; Settings checks them."""
 
     command: ClassVar[Command] = Command(
         script="tune/run.py", does="tune.study:run", early="nothing was written",

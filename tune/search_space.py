@@ -1,5 +1,5 @@
-"""The search space: the dimensions with their names and values, which configurations are valid, how a user narrows it
-and how a configuration is labelled; standard library only.
+"""The search space: dimensions with their names and values, which configurations are valid, how a user narrows the
+space, and how a configuration is labelled; standard library only.
 """
 
 import math
@@ -29,40 +29,42 @@ DIMENSIONS: Dimensions = {
 }
 CENTRE: Config = {"d_model": 128, "heads": 4, "layers": 4, "dropout": 0.1}
 PER_LAYER = {"nanogpt": 12, "translation": 28}
-"""Weights of a layer over d_model squared, of the families of which that is known."""
+"""By family, the weights of a layer over d_model squared; a user's own family is not there, as that is not known."""
 ASPECT = 64.0
 """d_model over layers, as GPT-2 has it."""
 WIDER = (768, 1024, 1280, 1536, 2048)
-"""Widths beyond the reports': a space has as many of them as its cap trains models for."""
+"""Widths beyond the reports': a space has as many of them as its cap can train models for."""
 PARTNERS = ("d_model", "heads", "layers", "context", "batch_tokens")
-"""What of these dimensions is valid depends on others of them."""
+"""Dimensions whose valid values depend on one another."""
 HEADS_RULE = f"heads must divide d_model and leave each head an even width of at least {LEAST_HEAD_WIDTH}"
 LIMITS = {"d_model": (8, 65536), "heads": (1, 1024), "layers": (1, 1024), "dropout": (0.0, 0.95)}
-"""Of the dimensions of our own families, least and most that a user may ask for."""
+"""Least and largest value of the built-in families' dimensions that a user may ask for."""
 SPACES: dict[str, Dimensions] = dict.fromkeys(FAMILIES, DIMENSIONS)
-"""Of each family; those of a user's own are added."""
+"""The dimensions of each family; a user's own families are added."""
 FREED = ("learning_rate", "batch_tokens", "weight_decay", "context")
-"""Of the recipe, what --vary can add to a space."""
+"""Fields of the recipe that --vary can add to a space."""
 ROWS = 3
-"""Of a batch, at least: it is the least that was tried (768 tokens at a context of 256)."""
+"""Least rows of a batch: fewer were never tried (768 tokens at a context of 256)."""
 LEAST_CONTEXT = 8
 FREED_TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""The recipe's own value: what it is tried at. Powers of two, so that all are as short to write as the recipe's."""
+"""Factors on the recipe's own value that a freed field is tried at: powers of two, so that all are as short to write as
+the recipe's."""
 SHORT = {
     "d_model": "d", "heads": "h", "layers": "l", "dropout": "p", "precision": "", "learning_rate": "lr",
     "batch_tokens": "b", "weight_decay": "wd", "context": "c",
 }  # fmt: skip
-"""How a dimension is named in a label."""
+"""Short names of dimensions in labels."""
 DIGITS = 4
-"""Of a number out of a range: more would tell nothing apart, and no one could read them."""
+"""Significant digits of a number from a range: more would make no difference, and be hard to read."""
 PARTS = 10_000
-"""Of a range of fractions, counted as so many values at most."""
+"""Most values as which a range of fractions counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dimension:
-    """Values of which to choose; or, where there are none, numbers from low to high, whole ones or not, alike in their
-    logarithm or not. when: it is there only where each of these dimensions has one of these values."""
+    """A dimension of a search space: values to choose from; or, where there are none, numbers from low to high, whole
+    ones or not, uniform in their logarithm or not. when: it exists only where each of these dimensions has one of these
+    values."""
 
     values: tuple[Value, ...] = ()
     low: float = 0.0
@@ -73,18 +75,18 @@ class Dimension:
 
     @cached_property
     def count(self) -> float:
-        """How many values there are, as `every` has them."""
+        """Return the number of values that `every` returns."""
         return len(self.values) or (self.high - self.low + 1 if self.whole else len(self.every()))
 
     def contains(self, value: object) -> bool:
-        """Is it one of its values?"""
+        """Whether this is one of its values."""
         if self.values:
             return any(type(value) is type(each) and value == each for each in self.values)
         kinds = (int,) if self.whole else (int, float)
         return type(value) in kinds and self.low <= cast(float, value) <= self.high
 
     def draw(self, rng: random.Random) -> Value:
-        """One of them."""
+        """Draw one of its values."""
         if self.values:
             return rng.choice(self.values)
         if not self.log:
@@ -97,20 +99,20 @@ class Dimension:
         return self.near(math.exp(rng.uniform(math.log(self.low - half), math.log(self.high + half))))
 
     def near(self, number: float) -> Value:
-        """The number as a value of the range."""
+        """Return a number as the nearest value of the range."""
         rounded = round(number) if self.whole else float(f"{number:.{DIGITS}g}")
         value = min(max(rounded, self.low), self.high)
         return int(value) if self.whole else float(value)
 
     @property
     def middle(self) -> Value:
-        """What is tried first."""
+        """Return the middle value, which is tried first."""
         if self.values:
             return self.values[(len(self.values) - 1) // 2]
         return self.near(math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2)
 
     def among(self, known: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Its values; of a range its ends, and those of the known ones that lie between."""
+        """Return its values; for a range its ends, and the known values between."""
         if self.values:
             return self.values
         kind = int if self.whole and all(isinstance(value, int) for value in known) else float
@@ -118,14 +120,15 @@ class Dimension:
         return tuple(sorted({kind(self.low), *inside, kind(self.high)}))
 
     def every(self) -> Sequence[Value]:
-        """All of them; of a range of fractions those that DIGITS tell apart, of many of them PARTS, evenly spread."""
+        """Return all of its values; for a range of fractions PARTS evenly spread ones, as far as DIGITS tell them
+        apart."""
         if self.values or self.whole:
             return self.values or range(int(self.low), int(self.high) + 1)
         parts = ((PARTS - 1 - part, part) for part in range(PARTS))
         return list(dict.fromkeys(self.near((a * self.low + b * self.high) / (PARTS - 1)) for a, b in parts))
 
     def told(self) -> dict[str, object]:
-        """As plain data."""
+        """Return the dimension as plain data, from which own_space.dimension makes it again."""
         low, high = (int(each) if self.whole else each for each in (self.low, self.high))
         values: dict[str, object] = {"values": list(self.values)} if self.values else {"low": low, "high": high}
         log: dict[str, object] = {"log": True} if self.log else {}
@@ -134,7 +137,7 @@ class Dimension:
 
 
 def listed(values: tuple[Value, ...]) -> str:
-    """The values as a user types them: `0, 0.1, 0.2`; with all digits that they have."""
+    """Return values as a user types them: `0, 0.1, 0.2`; with all digits that they have."""
     short = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
     return ", ".join(
         str(value) if isinstance(value, float) and float(text) != value else text
@@ -143,7 +146,7 @@ def listed(values: tuple[Value, ...]) -> str:
 
 
 def merged(spaces: Iterable[Dimensions]) -> dict[str, tuple[Value, ...]]:
-    """The dimensions of all of them, each with every value that it has in one."""
+    """Return the dimensions of all spaces, each with every value that it has in any."""
     every: dict[str, tuple[Value, ...]] = {}
     for space in spaces:
         for name, values in space.items():
@@ -152,7 +155,7 @@ def merged(spaces: Iterable[Dimensions]) -> dict[str, tuple[Value, ...]]:
 
 
 def fix_text(fix: Mapping[str, Value]) -> str:
-    """The inverse of parse_fix: `precision=bf16,heads=4`."""
+    """Return the inverse of parse_fix: `precision=bf16,heads=4`."""
     return ",".join(f"{name}={listed((value,))}" for name, value in fix.items())
 
 
@@ -185,7 +188,7 @@ def _parse_value(name: str, typed: str, values: tuple[Value, ...]) -> Value:
 
 
 def check_range(family: str, name: str, dimension: Dimension) -> None:
-    """UserError: of one of our own families such values cannot be had."""
+    """Check what a user gave for a dimension of a family. UserError: the family cannot have such values."""
     if dimension.when:
         raise UserError(f"{name!r} depends on another dimension: that is of a loop of your own; leave `when` out")
     known = SPACES[family].get(name, ())
@@ -206,7 +209,7 @@ def check_range(family: str, name: str, dimension: Dimension) -> None:
 
 
 def parse_vary(text: str) -> tuple[str, ...]:
-    """`learning_rate,batch_tokens` -> both. UserError: nothing of a recipe that can be freed."""
+    """`learning_rate,batch_tokens` -> both names. UserError: a name is not one of FREED, or comes twice."""
     names = tuple(part.strip() for part in text.split(","))
     for place, name in enumerate(names):
         if name not in FREED:
@@ -218,14 +221,14 @@ def parse_vary(text: str) -> tuple[str, ...]:
 
 
 def freed(names: tuple[str, ...], recipe: Mapping[str, Any], longest: float = math.inf) -> dict[str, tuple[Value, ...]]:
-    """The values to try of each of these, the recipe's own among them; a whole number stays one.
+    """Return the values to try of each of these fields, the recipe's own among them; whole numbers stay whole.
 
-    A context is its own times a power of two, at most `longest` unless that is its own; of contexts and batches those
-    are left out that fit none of the others.
+    A context is the recipe's times a power of two, at most `longest` or the recipe's; contexts that fit no batch are
+    left out, and batches that fit no context.
     """
     values: dict[str, tuple[Value, ...]] = {
         name: tuple(dict.fromkeys(type(recipe[name])(times * recipe[name]) for times in FREED_TIMES)) for name in names
-    }  # of none at all there is no other
+    }  # a value of 0 has no other
     contexts, batches = (values.get(name, (recipe.get(name, 0),)) for name in ("context", "batch_tokens"))
     rows = least_rows(recipe)
     if "context" in values:
@@ -239,15 +242,16 @@ def freed(names: tuple[str, ...], recipe: Mapping[str, Any], longest: float = ma
 
 
 def least_rows(recipe: Mapping[str, Any]) -> int:
-    """Those that a batch has at least: ROWS, unless the recipe's own has fewer, as it was set."""
+    """Return the least rows of a batch: ROWS, or those of the recipe's own batch if that was set to fewer; 0 where a
+    recipe has no context or batch."""
     if not {"context", "batch_tokens"} <= recipe.keys():
         return 0
     return max(1, min(ROWS, int(recipe["batch_tokens"]) // int(recipe["context"])))
 
 
 def wider(space: "Space", weights: float) -> Dimensions:
-    """Where so many weights in its layers are more than its models have, its widths and those of WIDER, until models
-    twice as large can be had; nothing where they are not, or its width is fixed."""
+    """Return a space's widths with as many of WIDER as make its largest model twice as large as `weights` in its
+    layers; nothing where its models are large enough, or its width is fixed."""
     widths, deepest = space.dimensions["d_model"], max(space.dimensions["layers"])
 
     def most() -> float:
@@ -262,34 +266,34 @@ def wider(space: "Space", weights: float) -> Dimensions:
 
 
 def layer_weights(family: str, config: Mapping[str, Value]) -> float:
-    """Those of a model's layers, which stand for its size."""
+    """Return the weights in a model's layers, which stand for its size."""
     return PER_LAYER[family] * float(config["d_model"]) ** 2 * float(config["layers"])
 
 
 def seedless(config: Mapping[str, Value]) -> Config:
-    """What a trial has of its space: one that was trained anew has a seed beside it."""
+    """Return a trial's configuration without the seed that one that was trained anew has beside it."""
     return {name: value for name, value in config.items() if name != "seed"}
 
 
 def heads_fit(d_model: Any, heads: Any) -> bool:
-    """Do the heads divide the width, and leave each head an even width, wide enough to attend with?"""
+    """Whether the heads divide the width, and leave each head an even width of at least LEAST_HEAD_WIDTH."""
     return d_model % (2 * heads) == 0 and d_model // heads >= LEAST_HEAD_WIDTH
 
 
 def precision_of(config: Mapping[str, Any]) -> str:
-    """That of a config; where its space has none it is fp32."""
+    """Return the precision of a config; fp32 where its space has none."""
     precision: str = config.get("precision", "fp32")
     return precision
 
 
 def label(config: Mapping[str, Value]) -> str:
-    """A config in one short, unique phrase: `d128 h4 l4 p.1 bf16`, then what else there is of it."""
+    """Return a config in one short, unique phrase: `d128 h4 l4 p.1 bf16`, then its other dimensions."""
     names = [*(name for name in SHORT if name in config), *(name for name in config if name not in SHORT)]
     return " ".join(SHORT.get(name, _long(name, config[name])) + _short(config[name]) for name in names)
 
 
 def _long(name: str, value: Value) -> str:
-    """A word is told from the name that it follows."""
+    """Return a dimension's long name, with `=` where a word follows."""
     return f"{name}=" if isinstance(value, str | bool) else name
 
 
@@ -300,15 +304,15 @@ def _short(value: Value) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The valid configs of one family on one kind of device. UserError: none.
+    """The valid configs of one family on one kind of device. UserError: there are none.
 
-    vary: dimensions beside the family's; own: the recipe's values of these, which are tried first. ranges: what of a
-    dimension a user asked for, in the place of the values that it has; small_enough: whether a model of that d_model
-    and so many layers is, where there is a bound.
+    vary: dimensions beside the family's; own: the recipe's values of these, which are tried first; ranges: what a user
+    asked for in place of a dimension's values; small_enough: whether a model of that d_model and so many layers is
+    within --at-most, where there is such a bound.
     """
 
     family: str
-    precisions: tuple[str, ...]  # those the device does natively, each a different arithmetic
+    precisions: tuple[str, ...]  # those that the device does natively
     fix: Mapping[str, Value] = field(default_factory=dict)
     vary: Dimensions = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)
@@ -332,7 +336,7 @@ class Space:
             raise UserError(f"--fix: {fix_text(self.fix)!r} leaves no valid point: {HEADS_RULE}; {self._remedy()}")
 
     def _without(self, name: str) -> UserError:
-        """The error for a dimension that has no value left."""
+        """Return the error for a dimension that has no value left."""
         if name == "precision":
             there = listed(self.precisions)
             if name in self.ranges:
@@ -360,12 +364,12 @@ class Space:
 
     @property
     def whole(self) -> "Space":
-        """With every precision, and nothing fixed."""
+        """Return the space with every precision, and nothing fixed."""
         return replace(self, precisions=PRECISIONS, fix={})
 
     @cached_property
     def _asked(self) -> dict[str, tuple[Value, ...]]:
-        """Each dimension before anything is fixed."""
+        """Return each dimension's values before anything is fixed."""
         every = {**SPACES[self.family], **self.vary}
         known = {**every, "d_model": (*every.get("d_model", ()), *WIDER)}
         return {
@@ -374,12 +378,12 @@ class Space:
         }
 
     def held(self, name: str) -> bool:
-        """Whether a user said what values a dimension has."""
+        """Whether a user chose a dimension's values, by --fix, --range or --space."""
         return name in self.fix or name in self.ranges
 
     @cached_property
     def dimensions(self) -> dict[str, tuple[Value, ...]]:
-        """What is left to choose from in each dimension: one value where it is fixed."""
+        """Return the values to choose from in each dimension: one value where it is fixed."""
         every = dict(self._asked)
         if "precision" in every:
             every["precision"] = tuple(each for each in every["precision"] if each in self.precisions)
@@ -389,7 +393,7 @@ class Space:
         }
 
     def _fit(self, config: Mapping[str, Any]) -> bool:
-        """Whether what was chosen so far is valid together."""
+        """Whether the values chosen so far are valid together."""
         d_model, heads, layers, context, batch_tokens = map(config.get, PARTNERS)
         if d_model and heads and not heads_fit(d_model, heads):
             return False
@@ -398,7 +402,7 @@ class Space:
         return not (context and batch_tokens) or batch_tokens >= least_rows(self.own) * context
 
     def _grown(self, config: Config, names: list[str]) -> Iterator[Config]:
-        """The config with every valid choice in these dimensions too."""
+        """Yield the config with every valid choice in these dimensions too."""
         if not names:
             yield config
             return
@@ -409,28 +413,28 @@ class Space:
 
     @cached_property
     def _shapes(self) -> list[Config]:
-        """What can be chosen together in the dimensions that depend on each other."""
+        """Return the valid combinations of the dimensions in PARTNERS."""
         return list(self._grown({}, [name for name in self.dimensions if name in PARTNERS]))
 
     @property
     def count(self) -> int:
-        """The number of valid configs."""
+        """Return the number of valid configs."""
         free = (values for name, values in self.dimensions.items() if name not in PARTNERS)
         return len(self._shapes) * prod(map(len, free))
 
     def configs(self) -> Iterator[Config]:
-        """Every valid config once, the first value of each dimension first, always in the same order."""
+        """Yield every valid config once, the first value of each dimension first, always in the same order."""
         return self._grown({}, list(self.dimensions))
 
     def sample(self, rng: random.Random) -> Config:
-        """One valid config: each width equally likely, then each of the heads that fit it, then each of the rest."""
+        """Draw a valid config: each width equally likely, then each number of heads that fits it, and so on."""
         config: Config = {}
         for name, values in self.dimensions.items():
             config[name] = rng.choice(self._choices(name, config) if name in PARTNERS else values)
         return config
 
     def _choices(self, name: str, config: Mapping[str, Value]) -> tuple[Value, ...]:
-        """What one of PARTNERS has to offer once some others are chosen."""
+        """Return the values of one of PARTNERS that are valid beside those chosen, and leave a choice in the rest."""
         chosen = (name, *map(config.get, PARTNERS))
         if chosen not in self._offered:
             later = [each for each in self.dimensions if each in PARTNERS and each not in (name, *config)]
@@ -441,26 +445,26 @@ class Space:
 
     @cached_property
     def _offered(self) -> dict[tuple[Value | None, ...], tuple[Value, ...]]:
-        """What was found by `_choices`: of thousands of draws most ask the same."""
+        """Cache of `_choices`, as most of thousands of draws ask the same."""
         return {}
 
     def uniform(self, rng: random.Random) -> Config:
-        """One of configs(), all equally likely."""
+        """Draw one of configs(), all equally likely."""
         shape = rng.choice(self._shapes)
         return {name: shape[name] if name in shape else rng.choice(self.dimensions[name]) for name in self.dimensions}
 
     def contains(self, config: Mapping[str, Value]) -> bool:
-        """Is this one of configs()?"""
+        """Whether this is one of configs()."""
         left = self.dimensions
         there = config.keys() == left.keys() and all(config[name] in values for name, values in left.items())
         return there and self._fit(config)
 
     def drawn(self, chosen: Mapping[str, Value]) -> Config:
-        """What a sampler chose of each dimension that is not fixed, with the others."""
+        """Return what a sampler chose of each dimension that is not fixed, with the fixed values."""
         return {name: {**chosen, **self.fix}[name] for name in self.dimensions}
 
     def nearest(self, wanted: Mapping[str, Value]) -> Config:
-        """The default config of those with these values. UserError: there is none."""
+        """Return the default config among those with these values. UserError: there is none."""
         for name, value in wanted.items():
             if value not in self.dimensions[name]:
                 raise UserError(
@@ -475,9 +479,9 @@ class Space:
             ) from None
 
     def default(self) -> Config:
-        """The valid config the fewest steps away from CENTRE, in the fastest native precision.
+        """Return the valid config the fewest steps away from CENTRE, in the fastest native precision.
 
-        Where neither CENTRE nor the recipe says anything of a dimension its middle value is meant.
+        The recipe's values (`own`) replace those of CENTRE; the centre of a dimension in neither is its middle value.
         """
         every, native = self._asked, self.dimensions.get("precision", ())
         centre = {name: values[(len(values) - 1) // 2] for name, values in every.items()}

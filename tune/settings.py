@@ -1,5 +1,5 @@
-"""The settings of a study: what of them cannot serve, alone or together, where they are kept, and with what it goes on;
-standard library only.
+"""The settings of a study: the checks of them, alone and together, how study.json keeps them, and how a study is
+resumed; standard library only.
 """
 
 import errno
@@ -45,14 +45,14 @@ OF_FAMILIES = (
     *("load", "vary", "set", "at_most", "objective", "stop_below_gain", "confirm", "learn_from", "memory_limit"),
     *("translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines", "plan"),
 )
-"""Of the settings, what a training loop of a user's own alone has, and what it has not."""
+"""Settings that only a user's own training loop has, and those that it does not have."""
 NO_METRIC = ("step", "save")
 EXECUTED = ("load", "train")
-"""What a file of settings never says: whose file is executed is typed."""
+"""Settings that are never taken from a file: a file to execute must be typed."""
 
 
 def free_folder() -> Path:
-    """`runs/<UTC time>` in the present folder, under a name that is still free."""
+    """Return `runs/<UTC time>` in the present folder, under a name that is still free."""
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     taken = (Path("runs", name if not again else f"{name}-{again}") for again in range(1000))
     with under_flag("out"):
@@ -60,11 +60,11 @@ def free_folder() -> Path:
 
 
 def is_to_be_read(setting: Field[Any], value: object) -> bool:
-    """Whether a value from Python is as it is typed or as a file has it, or no number of the kind that is asked for, as
-    reading it tells: a fraction of what is counted, true or false."""
+    """Whether a value from Python must be parsed: it is as it is typed or as a file has it, or no number of the right
+    kind, such as a fraction of what is counted, which parsing refuses."""
     of_families = setting.name == "families"
     if isinstance(value, Mapping):
-        if of_families:  # shares of 1 are as they are, per cent typed
+        if of_families:  # shares are at most 1 in Python, per cent as typed
             return any(type(share) not in (int, float) or not 0 < share <= 1 for share in value.values())
         return flag_of(setting).repeats and not all(isinstance(each, Dimension) for each in value.values())
     if isinstance(value, bool | float):
@@ -73,11 +73,11 @@ def is_to_be_read(setting: Field[Any], value: object) -> bool:
 
 
 class WithoutLoop(UserError):
-    """A study of a training loop that was not named again."""
+    """The loop of a study of a training loop was not named again with --train."""
 
 
 class UnknownFamily(UserError):
-    """A family that is neither built in nor registered."""
+    """A family is neither built in nor registered."""
 
     def __init__(self, name: str) -> None:
         rule = f"write {' or '.join(SPACES)}, or several; one of your own comes with --load FILE"
@@ -87,20 +87,20 @@ class UnknownFamily(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(SearchFlags):
-    """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h"), and a
-    length of time as a number of seconds.
+    """The settings of a study. Each may be given as its flag is typed, such as Settings(budget="2h"), and a length of
+    time as a number of seconds.
 
     UserError: `--flag: value: rule: remedy`, in one line.
     """
 
     def __post_init__(self) -> None:
-        if self.load is not None:  # the others may name what it registers
+        if self.load is not None:  # other settings may name what it registers
             load(parse_path(str(self.load)))
-        if self.train is not None and self.fix:  # before its names are looked for in the families
+        if self.train is not None and self.fix:  # before --fix is parsed, with the families' names
             words = (self.fix if isinstance(self.fix, str) else fix_text(self.fix)).split(",")
             remedy = f"with --train write {' '.join(f'--range {word.strip()}' for word in words)}"
             raise invalid("fix", f"'{','.join(words)}' is of the families that come with the project: {remedy}")
-        for each in sorted(fields(self), key=lambda each: each.name != "families"):  # whose dimensions others name
+        for each in sorted(fields(self), key=lambda each: each.name != "families"):  # others name their dimensions
             value = getattr(self, each.name)
             if hasattr(value, "item"):  # a number of NumPy's
                 object.__setattr__(self, each.name, value := value.item())
@@ -119,7 +119,7 @@ class Settings(SearchFlags):
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
-        for name in ("fix", "set", "stop_below_gain", "price_per_hour"):  # from Python too they are as when typed
+        for name in ("fix", "set", "stop_below_gain", "price_per_hour"):  # checked from Python too as when typed
             if (value := getattr(self, name)) not in (None, {}):
                 each = self.__dataclass_fields__[name]
                 object.__setattr__(self, name, parse_setting(each, flag_of(each).show(value)))
@@ -164,14 +164,15 @@ class Settings(SearchFlags):
         super().__post_init__()
 
     def space_of(self, family: str, precisions: tuple[str, ...]) -> Space:
-        """What there is to choose from of a family, on a device with these precisions. UserError: nothing."""
+        """Return the space of a family on a device with these precisions. UserError: it has no configuration."""
         own = {
             name: each for name, each in {**self.space, **self.range}.items() if name in (*SPACES[family], *self.vary)
         }
         return Space(family=family, precisions=precisions, fix=self.fix, ranges=own)
 
     def _check_ranges(self) -> None:
-        """UserError: --space or --range names what is no dimension here, or values that it cannot have."""
+        """Check --space, --range and --first. UserError: they name an unknown or fixed dimension, or values that it
+        cannot have."""
         known = {*self.vary, *(name for family in self.families for name in SPACES[family])}
         for flag, given in {"space": self.space, "range": self.range}.items():
             for name in given:
@@ -189,8 +190,8 @@ class Settings(SearchFlags):
             raise invalid("first", f"{odd[0]!r} is no dimension: there are {', '.join(sorted(known))}")
 
     def _check_own(self) -> None:
-        """UserError: a training loop of a user's own lacks something, or what is of it or of the families alone stands
-        beside the other."""
+        """Check the settings of a user's own training loop, and set its family, space and range. UserError: a loop
+        lacks something, or a setting of loops is given for families, or one of families for a loop."""
         if self.train is None:
             if LOOP in self.families:
                 raise WithoutLoop("--train: missing: a training loop of yours is named by it; write --train FILE")
@@ -242,8 +243,8 @@ class Settings(SearchFlags):
 
     @property
     def own_space(self) -> OwnSpace:
-        """What varies of a loop of a user's own; not what is there only beside values that --range leaves out.
-        UserError: it makes a range of what others depend on."""
+        """Return the space of a user's own loop, without dimensions that exist only beside values that --range leaves
+        out. UserError: --range gives a range of numbers to a dimension on which others depend."""
         given: dict[str, Dimension] = {}
         for name, each in self.space.items():
             when = {
@@ -257,7 +258,8 @@ class Settings(SearchFlags):
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
-        """As in Flags. experiment: the one that it is a study of; None: a search."""
+        """Make settings of what was typed, for a new study or one to resume. experiment: the one that it is a study of;
+        None: a search. UserError: a setting is wrong, or missing."""
         if "config" in typed:
             if "resume" in typed:
                 raise invalid("config", "is of a new study: one that goes on has its own settings; leave it out")
@@ -275,12 +277,12 @@ class Settings(SearchFlags):
         return settings
 
     def new_folder(self) -> Path:
-        """The folder that a new study would have. UserError: it is taken, or cannot be made. Leaves nothing behind."""
+        """Return the folder a new study would have, and make nothing. UserError: it is taken, or cannot be made."""
         folder = self.out or free_folder()
         try:
             taken = folder.exists() or folder.is_symlink()
             if not taken:
-                above = next(each for each in folder.parents if os.path.lexists(each))  # a link to nowhere too
+                above = next(each for each in folder.parents if os.path.lexists(each))  # also a dangling link
                 tempfile.TemporaryFile(dir=above).close()
         except OSError as error:
             raise invalid("out", f"'{folder}' cannot be made ({error.strerror}): name another place") from None
@@ -289,8 +291,8 @@ class Settings(SearchFlags):
         return folder
 
     def check_files(self) -> None:
-        """UserError: a file that is named cannot be read, or the mirror not be written. Before anything is loaded that
-        takes its time."""
+        """Check the files that are named, before anything slow is loaded. UserError: one cannot be read, or the mirror
+        cannot be written."""
         if self.mirror is not None:
             try:
                 tempfile.TemporaryFile(dir=self.mirror).close()
@@ -304,7 +306,7 @@ class Settings(SearchFlags):
         for name in ("translation_corpus", "text_corpus", "own_corpus"):
             if isinstance(path := getattr(self, name), Path):
                 try:
-                    if path.exists() and not path.is_file() and not path.is_dir():  # to open a pipe may take for ever
+                    if path.exists() and not path.is_file() and not path.is_dir():  # opening a pipe may block for ever
                         raise OSError(errno.EINVAL, "it is neither file nor folder")
                     path.open("rb").close()
                 except OSError as error:
@@ -312,11 +314,11 @@ class Settings(SearchFlags):
 
     @property
     def terms(self) -> dict[str, float | None]:
-        """Under which a study comes to its own end."""
+        """Return the terms under which a study comes to its own end."""
         return {"cap": self.budget, "deadline": self.deadline, "stop_below_gain": self.stop_below_gain}
 
     def nothing_to_do(self) -> str | None:
-        """A line that says so, where the study to go on with came to its own end under these very terms; else None."""
+        """Return a line that says so where the study to resume came to its own end under these terms; else None."""
         spent = None if self.resume is None or self.plan else spent_at_its_end(self.resume, self.terms)
         if spent is None:
             return None
@@ -326,14 +328,16 @@ class Settings(SearchFlags):
         return f"{self.resume}: it is over: spent {used} of {cap}; {also}"
 
     def make_folder(self) -> Path:
-        """Make it: no other search has it, even one that was begun in the same moment. UserError as above."""
+        """Make the folder of a new study, which no other search has, even one begun in the same moment, and return it.
+        UserError: as of new_folder."""
         while True:
             with suppress(FileExistsError):
                 (folder := self.new_folder()).mkdir(parents=True)
                 return folder
 
     def slots(self, available: int) -> int:
-        """How many trials run at once where so many devices are available. UserError: too many to ask for."""
+        """Return how many devices to use where so many are available. UserError: more are asked for without
+        --oversubscribe."""
         wanted = available if self.devices is None else self.devices
         if wanted > available and not self.oversubscribe:
             remedy = f"ask for at most {available}, or add --oversubscribe"
@@ -341,12 +345,12 @@ class Settings(SearchFlags):
         return wanted
 
     def too_late(self, spent: float) -> UserError:
-        """The error for a new total that is less than what the study spent already, in device-seconds."""
+        """Return the error for a cap that is less than the device-seconds that the study has already spent."""
         asked, used = duration_text(self.budget), duration_text(math.ceil(spent))
         return invalid("budget", f"{asked!r} is less than the {used} that the study spent: give a new total above that")
 
     def stored(self) -> dict[str, str | bool]:
-        """What study.json keeps: each setting as a user types it; those not set are left out."""
+        """Return what study.json keeps: each setting as a user types it; those not set are left out."""
         return {
             each.name: value if isinstance(value, bool) else flag_of(each).show(value)
             for each in fields(self)
@@ -355,8 +359,9 @@ class Settings(SearchFlags):
 
     @classmethod
     def from_stored(cls, stored: object, **others: Any) -> Self:
-        """The inverse of stored(), but for `load` and `train`: what is executed is said anew. UserError: something that
-        stored() did not write; a stranger may have.
+        """Return the inverse of stored(), but for `load` and `train`, as what is executed must be named anew.
+
+        UserError: stored() did not write that; anyone may have edited it.
         """
         known = {each.name: each for each in fields(cls) if flag_of(each).stored}
         if not isinstance(stored, dict) or not {"budget"} <= set(stored) <= set(known):
@@ -366,7 +371,8 @@ class Settings(SearchFlags):
         return cls(**{name: value for name, value in stored.items() if name not in EXECUTED}, **others)
 
     def to_go_on(self, study: Path) -> str:
-        """What to type to go on with a study of these settings, or to call where its families came from Python."""
+        """Return what to type to resume a study of these settings, or what to call where its loop or families came from
+        Python."""
         if self.train is not None and not isinstance(self.train, str):
             return f"search(Settings.of_study({str(study)!r}, train={train_text(self.train)})) in Python"
         own = [name for name in self.families if name not in (*FAMILIES, LOOP)]
@@ -380,12 +386,13 @@ class Settings(SearchFlags):
 
     @classmethod
     def read_config(cls, file: Path, beside: Collection[str] = ()) -> dict[str, Any]:
-        """The settings of a YAML or study.json file, as they are typed; but for what is executed, --load and --train,
-        which must be typed `beside` it. UserError: it cannot be read, or has what is no setting."""
+        """Return the settings of a YAML or study.json file, as they are typed; but for what is executed, --load and
+        --train, which must be among what is typed `beside` it. UserError: it cannot be read, or has what is no setting.
+        """
         import yaml  # not for --help
 
         class Loader(yaml.SafeLoader):
-            """1e-4 is a number, as in YAML 1.2 and TOML; and no key is there twice."""
+            """A loader to which 1e-4 is a number, as in YAML 1.2 and TOML, and a key that comes twice an error."""
 
             def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
                 keys = [key.value for key, _ in node.value]
@@ -428,10 +435,10 @@ class Settings(SearchFlags):
 
     @classmethod
     def of_study(cls, folder: Path | str, *, experiment: str | None = None, **changes: Any) -> Self:
-        """To go on with the study in a folder: its own settings; `changes` agree, or are of the few that may change.
+        """Return the settings to resume the study in a folder: its own, with `changes`, of which only a few may differ.
 
-        experiment: that it is a study of; None: a search. UserError: it holds no such study, or its settings
-        are damaged or others.
+        experiment: the one that it is a study of; None: a search. UserError: the folder holds no such study, its
+        settings are damaged, or one that may not change does.
         """
         folder = Path(parse_setting(cls.__dataclass_fields__["resume"], str(folder)))
         loaded = None if changes.get("load") is None else parse_path(str(changes["load"]))
@@ -440,7 +447,7 @@ class Settings(SearchFlags):
         stored: Any = None
         if changes.get("mirror") is not None and not os.path.exists(folder):
             mirror = parse_path(str(changes["mirror"]))
-            if changes.get("plan"):  # which only reads
+            if changes.get("plan"):  # a plan only reads
                 folder = mirror / folder.name
             else:
                 bring_back(mirror, folder)

@@ -1,5 +1,5 @@
-"""Being told to end: SIGINT, SIGTERM, and SIGHUP of a terminal that is closed. Standard library only, so that it is
-heard before anything heavy is loaded.
+"""Handles the signals to end: SIGINT, SIGTERM, and SIGHUP of a terminal that is closed. Standard library only, so that
+they are handled before anything heavy is loaded.
 """
 
 import signal
@@ -9,20 +9,20 @@ from typing import Any
 
 
 class Told:
-    """The signal that told this process to end, once there is one; `listen` takes what is to be done about it."""
+    """The signal that told this process to end, once there is one; `listen` sets what is called then."""
 
     def __init__(self) -> None:
         self.name: str | None = None
         self._act: Callable[[str], None] = lambda name: None
 
     def listen(self, act: Callable[[str], None]) -> None:
-        """From now on; at once where the signal came before."""
+        """Call `act` with the name of the signal; at once where it came before."""
         self._act = act
         if self.name:
             act(self.name)
 
     def end(self, name: str) -> None:
-        """The second signal is KeyboardInterrupt, with its name."""
+        """Take a signal. KeyboardInterrupt: it is the second, whose name is the text."""
         if self.name:
             raise KeyboardInterrupt(name)
         self.name = name
@@ -31,7 +31,8 @@ class Told:
 
 @contextmanager
 def ended_in_order() -> Iterator[Told]:
-    """A signal once: whoever listens ends in order; a second time: KeyboardInterrupt."""
+    """Yield what takes the signals inside: the first goes to whoever listens, to end in order; the second raises
+    KeyboardInterrupt."""
     told = Told()
     with _heard(told.end):
         yield told
@@ -39,7 +40,7 @@ def ended_in_order() -> Iterator[Told]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Any of them is as good as Ctrl-C: KeyboardInterrupt, with the signal's name."""
+    """Let any of the signals inside raise KeyboardInterrupt, as Ctrl-C does, with the signal's name."""
 
     def end(name: str) -> None:
         raise KeyboardInterrupt(name)
@@ -50,8 +51,8 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def _heard(end: Callable[[str], None]) -> Iterator[None]:
-    """The signals call `end` with their name; SIGHUP, which nohup lets be ignored, once: the system and a shell both
-    send it."""
+    """Let the signals inside call `end` with their name. SIGHUP does so only once, as the system and a shell both send
+    it, and not where it is ignored, as under nohup."""
 
     def told(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:

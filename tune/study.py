@@ -1,4 +1,4 @@
-"""A study from its settings to its winners: the one place where the parts meet."""
+"""Runs a study, from its settings to its winners: the one place where all parts meet."""
 
 from tune.errors import check_not_hidden
 
@@ -65,14 +65,14 @@ SILENT_END = "ended without a word, killed from outside or as Ray died under it 
 
 
 Stand = Callable[[Settings, Devices], SearchContext]
-"""What a study stands on, on these devices."""
+"""Makes the search context from the settings, on these devices."""
 TOLD = 8
-"""Of what was left out of a list, so many at most are named."""
+"""Most configurations of a list that failed, or were left out, that a line names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a search ended: its folder, whether any trial reached a rung, why it was ended from outside, if it was."""
+    """How a search ended: its folder, whether any trial reached a rung, and what ended it early, if anything did."""
 
     folder: Path
     found: bool
@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 where nothing was found, or as a shell tells of a signal: 128 and its number."""
+        """Return 0, or 1 where nothing was found, or 128 plus the number of the signal that ended it."""
         members = signal.Signals.__members__
         if self.interrupted and self.interrupted in members:
             return 128 + members[self.interrupted]
@@ -88,10 +88,10 @@ class Outcome:
 
 
 def search(settings: Settings, callbacks: Sequence[Listener] = ()) -> pd.DataFrame | Plan | Prospects:
-    """Run the search that the settings ask for; its ranking, as tune.ranking has it, with its `study` among `attrs`.
-    callbacks: hear of its decisions and reports.
+    """Run the search that the settings ask for; return its ranking, as tune.ranking has it, with the study's folder as
+    `attrs["study"]`. callbacks: are told of its decisions and reports.
 
-    With plan=True nothing is run, spent or written: the plan, or of a study what is left and to be expected. UserError,
+    With plan=True nothing is run, spent or written: return the plan, or of a study to resume its prospects. UserError,
     with nothing written: a setting that cannot serve.
     """
     if settings.plan:
@@ -103,7 +103,7 @@ def search(settings: Settings, callbacks: Sequence[Listener] = ()) -> pd.DataFra
 
 
 def run(settings: Settings) -> int:
-    """The exit code of a search, or of a plan that is printed. UserError as below."""
+    """Run a search, or print its plan, and return the exit code. UserError: as of run_study."""
     if settings.plan:
         print(*(prospect_lines(prospects(settings)) if settings.resume else plan_lines(make_plan(settings))), sep="\n")
         return 0
@@ -111,8 +111,8 @@ def run(settings: Settings) -> int:
 
 
 def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Stand | None = None) -> Outcome:
-    """Run the search that the settings ask for; stand: on what, where it is no search but a list. UserError, with
-    nothing written: a setting that cannot serve."""
+    """Run the search that the settings ask for; stand: makes its context, where it is no search but a list. UserError,
+    with nothing written: a setting that cannot serve."""
     stand = stand or (survey if settings.train is None else survey_loop)
     assert not settings.plan, "a plan spends nothing"
     for each in callbacks:
@@ -130,15 +130,15 @@ def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Sta
 
 
 def own_ray(context: SearchContext) -> AbstractContextManager[None]:
-    """A Ray for this search alone."""
+    """Return the context of a local Ray for this search alone."""
     devices = context.devices
     usable_place()  # before the study has a folder
-    preload = devices.kind == "cuda" and context.loop is None  # a core would import at its own price
+    preload = devices.kind == "cuda" and context.loop is None  # on a CPU importing ahead would use a device
     return local_ray(devices.slots * devices.cores_each, devices.gpus, preload=preload)
 
 
 def slots_there(devices: Devices) -> int:
-    """How many slots a cluster has just now, of these devices."""
+    """Return how many slots of these devices a cluster has just now."""
     return devices.trials_each * capacity(devices.kind, devices.cores_each)
 
 
@@ -146,7 +146,8 @@ def search_on(
     settings: Settings, stand: Stand, devices: Devices, up: Callable[[SearchContext], AbstractContextManager[None]],
     there: Callable[[Devices], int] | None, callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
-    """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
+    """Run a search on these devices. up: makes a Ray while trials run; there: how many slots there are just now, where
+    some may be lost."""
     context = stand(settings, devices)
     facts, ray = context.facts(), up(context)
     with ended_in_order() as told:
@@ -161,7 +162,7 @@ def search_on(
 
 @contextmanager
 def interrupted_at_once(how: str) -> Iterator[None]:
-    """KeyboardInterrupt says too how to go on."""
+    """Let a KeyboardInterrupt raised inside also say how to go on."""
     try:
         yield
     except KeyboardInterrupt as told:
@@ -172,7 +173,7 @@ def conduct(
     context: SearchContext, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None, told: Told,
     callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
-    """Run a search on its context, in a folder that was made for it or that it has, until it ends or is told to."""
+    """Run a search on its context, in its new folder or the one that it resumes, until it ends or is told to."""
     settings, devices, data = context.settings, context.devices, context.data
     with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
         with undamaged(journal):
@@ -186,7 +187,7 @@ def conduct(
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, context.dimensions, context.metric)
         listeners: list[Listener] = [
             *(tensorboard, Screen(write, context.metric), *energy_noted(journal, settings)),
-            *([] if settings.address else [SystemRun(study / "tensorboard")]),  # elsewhere other machines do the work
+            *([] if settings.address else [SystemRun(study / "tensorboard")]),  # on a cluster other machines train
             *(Callback(each, write) for each in callbacks),
         ]
         engine = make_engine(context, journal, listeners, there=there)
@@ -219,7 +220,8 @@ def conduct(
 
 @contextmanager
 def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], None]) -> Iterator[None]:
-    """A signal, also one that came before, ends the search: trials close their segments and keep their checkpoints."""
+    """Let a signal, also one that came before, end the search inside in order: trials close their segments and keep
+    their checkpoints."""
     said: list[Thread] = []
 
     def note(name: str) -> None:
@@ -246,7 +248,8 @@ def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], 
 
 @contextmanager
 def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
-    """The journal of a new study, or of the one to go on with. UserError: it cannot be had, or the cap is spent."""
+    """Yield the journal of a new study, or of the one to resume. UserError: it cannot be opened, or more than the cap
+    is spent."""
     if settings.resume:
         check_plain(study)
     with Journal(study, new=not settings.resume) as journal:
@@ -259,9 +262,9 @@ def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
 def conclude(
     context: SearchContext, engine: Engine, tensorboard: TensorBoard, listeners: Sequence[Listener]
 ) -> Iterator[str]:
-    """Keep the winners where people look for them, let them translate and write, and tell what was found.
+    """Copy the winners to where people look for them, let them write samples, and yield lines on what was found.
 
-    The listeners hear of the end once the last second is charged.
+    The listeners are told of the end once the last second is charged.
     """
     journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
     ours, scores = context.loop is None and context.listed is None, dict[str, Score]()
@@ -287,7 +290,7 @@ def conclude(
 
 
 def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
-    """Tell what the trials of a list say together, and what the cap did not pay for."""
+    """Yield lines on the trials of a list together, on those that failed, and on what the cap did not pay for."""
     journal, settings, listed = engine.accounting.journal, context.settings, context.listed
     assert listed is not None
     yield from listed.lines(journal)
@@ -308,7 +311,8 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
 def keep_winners(
     context: SearchContext, engine: Engine, tensorboard: TensorBoard
 ) -> Generator[str, None, dict[str, Score]]:
-    """Of models that are ours to use, in folders; lines on what cannot be kept. Returns how well they translate."""
+    """Export the winners of families of models to `best-FAMILY`, and let them write samples; yield a line for each that
+    cannot be kept. Return the scores of those that translate."""
     journal, data, kind = engine.accounting.journal, context.data, context.devices.kind
     study, kept, scores = journal.folder, dict[str, Winner](), dict[str, Score]()
     for family, winner in winners(journal).items():

@@ -1,5 +1,5 @@
-"""What this machine does while a study runs on it: the energy that it takes and how busy it is, where that can be read,
-of processors and their memory by RAPL and /proc, of NVIDIA's GPUs by NVML. What else it does meanwhile is in it too.
+"""This machine's energy and load while a study runs on it, where they can be read: of processors and their memory by
+RAPL and /proc, of NVIDIA GPUs by NVML. Whatever else runs on the machine counts too.
 """
 
 import os
@@ -19,21 +19,21 @@ from tune.store.journal import ENERGY, Journal
 
 POWERCAP = Path("/sys/class/powercap")
 NOTED_SECONDS = 30.0
-"""Between two looks: a counter of RAPL begins anew after some minutes, and what follows the last one is lost by a kill.
+"""Seconds between two readings: a counter of RAPL wraps after some minutes, and a kill loses what follows the last.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counter:
-    """read: joules so far, which begin anew at `wraps`."""
+    """A counter of energy. read: returns the joules so far, which begin again at 0 after `wraps`."""
 
     read: Callable[[], float]
     wraps: float
 
 
 def rapl(root: Path = POWERCAP) -> Iterator[Counter]:
-    """Of each processor, and of memory where that has its own."""
-    for zone in sorted(root.glob("intel-rapl:*")):  # AMD's bear that name too
+    """Yield the counter of each processor, and of memory where it has its own."""
+    for zone in sorted(root.glob("intel-rapl:*")):  # AMD's have that name too
         with suppress(OSError, ValueError):
             if (zone / "name").read_text().startswith(("package", "dram")):
                 counter = Counter(read=_reader(zone / "energy_uj"), wraps=_reader(zone / "max_energy_range_uj")())
@@ -46,8 +46,8 @@ def _reader(file: Path) -> Callable[[], float]:
 
 
 def visible_gpus() -> Iterator[tuple[Any, Any]]:
-    """NVML and its handle of each GPU that this process may use; none where it cannot be asked."""
-    with suppress(Exception):  # its own errors, which are known only where it can be imported
+    """Yield NVML and its handle of each GPU that this process may use; nothing where NVML cannot be used."""
+    with suppress(Exception):  # NVML's own errors have no name before it is imported
         library = import_module("pynvml")
         library.nvmlInit()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -59,7 +59,7 @@ def visible_gpus() -> Iterator[tuple[Any, Any]]:
 
 
 def nvml() -> Iterator[Counter]:
-    """Of each GPU that this process may use."""
+    """Yield the counter of each GPU that this process may use."""
     for library, device in visible_gpus():
         with suppress(Exception):
             library.nvmlDeviceGetTotalEnergyConsumption(device)
@@ -71,7 +71,7 @@ def _joules(library: object, device: object) -> Callable[[], float]:
 
 
 class Energy(Listener):
-    """Keeps in the journal what counters say of a study, of its earlier runs too."""
+    """A listener that keeps the energy of a study in the journal, summed over its runs."""
 
     def __init__(self, journal: Journal, counters: list[Counter], clock: Callable[[], float] = time.monotonic) -> None:
         rows = journal.rows("SELECT value + 0.0 AS joules FROM study WHERE key = ?", ENERGY)
@@ -93,7 +93,7 @@ class Energy(Listener):
             self.note()
 
     def note(self) -> None:
-        """What was taken since the last time; a counter that can be read no more counts up to there."""
+        """Add the energy since the last time; a counter that can no longer be read counts up to its last reading."""
         self._noted, read = self._clock(), []
         for counter, before in self._counters:
             with suppress(Exception):
@@ -106,19 +106,20 @@ class Energy(Listener):
 
 
 def energy_noted(journal: Journal, settings: Settings) -> list[Listener]:
-    """Who keeps it: nobody where nothing can be read, or the trials run on a cluster's machines."""
+    """Return the listener that keeps the energy; none where nothing can be read, or the trials run on a cluster."""
     counters = [] if settings.address else [*rapl(), *nvml()]
     return [Energy(journal, counters)] if counters else []
 
 
 LOOK_SECONDS = 5.0
-"""Between two looks at how busy it is."""
+"""Least seconds between two looks at how busy the machine is."""
 TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 Readings = Mapping[str, float]
 
 
 class System:
-    """How busy it is, looked at by whoever is awake anyway; each figure is of the time since the look before."""
+    """How busy this machine is; callers call `look` when they are awake anyway. Processors' figures are of the time
+    since the look before, memory and the GPUs' of the moment."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = PROC, power: Path = POWERCAP) -> None:
         self._clock, self._proc = clock, proc
@@ -128,7 +129,7 @@ class System:
         self._used = {pid: seconds for pid, (seconds, _) in self._study().items()}
 
     def look(self) -> Readings | None:
-        """The figures by their names; None: it is too early for another look."""
+        """Return the figures by name; None: it is too early for another look."""
         passed = self._clock() - self._looked
         if passed < LOOK_SECONDS:
             return None
@@ -169,7 +170,7 @@ class System:
         return found
 
     def _machine(self) -> tuple[float, float]:
-        """Ticks of all cores since the start, in which they were busy, and all; see proc(5)."""
+        """Return the ticks of all cores since the boot: those in which they were busy, and all; see proc(5)."""
         try:
             user, nice, system, idle, waiting, *rest = map(int, (self._proc / "stat").read_text().split()[1:9])
         except (OSError, ValueError):
@@ -178,7 +179,7 @@ class System:
         return busy, busy + idle + waiting
 
     def _study(self) -> dict[int, tuple[float, float]]:
-        """Of this process and all that it began, directly or not: seconds of a core, and resident bytes, of which what
+        """Return for this process and all its descendants the seconds of CPU time and the resident bytes; memory that
         several share counts in each."""
         found = dict[int, tuple[float, float]]()
         for pid in (os.getpid(), *descendants(os.getpid(), self._proc)):

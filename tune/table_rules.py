@@ -1,5 +1,5 @@
-"""What a table of published figures says against itself: rules by the names of its columns, and what is claimed beside
-it. Columns that no rule knows are left alone. Standard library only.
+"""Finds where a table of published figures contradicts itself, or the claims beside it: rules by the names of columns.
+Columns that no rule knows are ignored. Standard library only.
 """
 
 import math
@@ -16,7 +16,7 @@ from tune.reports import LARGEST_LOG
 
 @dataclass(frozen=True)
 class Figure:
-    """A number as it is printed: it stands for all that lie within half a unit of its last digit."""
+    """A number as it is printed: it stands for all values within half a unit of its last digit."""
 
     text: str
     value: float
@@ -27,18 +27,18 @@ class Figure:
         return self.value - self.half, self.value + self.half
 
     def may_be(self, low: float, high: float) -> bool:
-        """Whether what it stands for meets what lies between two values."""
+        """Whether any value that it stands for is between these two."""
         slack = 1e-9 * max(abs(low), abs(high))
         return self.ends[0] <= high + slack and self.ends[1] >= low - slack
 
 
 THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE].*)?")
 LARGEST_EXPONENT = 308
-"""Of a float; `0e400` is a zero of no use."""
+"""Largest decimal exponent of a float; a number such as `0e400`, whose last digit is beyond it, is no figure."""
 
 
 def figure(text: str) -> Figure | None:
-    """`28,616`, `1.7e03` or `61.9%`; `1,5` is one and a half; None of a word."""
+    """Return the figure that a text is, such as `28,616`, `1.7e03` or `61.9%`; `1,5` is one and a half; None: none."""
     plain = text.strip().removesuffix("%").strip()
     try:
         number = Decimal(plain.replace(",", "" if THOUSANDS.fullmatch(plain) else "."))
@@ -52,10 +52,11 @@ def figure(text: str) -> Figure | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """What a report tells beside a table.
+    """What a report claims beside a table.
 
-    vocabulary: words, or classes, among which one is foretold; hours: that all rows took one after the other; formulas:
-    of columns, of the others of their row; order: what is lowest in the row that the report ranks first.
+    vocabulary: number of words, or classes, of which one is predicted; hours: that all rows together took, one after
+    the other; formulas: by column, of other columns of the row; order: the score by which the report ranks rows, low
+    first.
     """
 
     vocabulary: int | None = None
@@ -66,7 +67,7 @@ class Claims:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A figure that cannot be, or is odd; recomputed: what it would have to be."""
+    """A figure that is impossible or odd; recomputed: what it would have to be."""
 
     row: str
     column: str
@@ -77,7 +78,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Figures:
-    """A table's cells by column, its names in lower case with underscores."""
+    """A table's cells by column; column names are in lower case with underscores."""
 
     columns: Mapping[str, Sequence[str]]
 
@@ -89,11 +90,11 @@ class Figures:
         return [figure(text) for text in self.columns[column]]
 
     def like(self, pattern: str) -> list[str]:
-        """The columns with such a name."""
+        """Return the columns whose whole name matches a pattern."""
         return [name for name in self.columns if re.fullmatch(pattern, name)]
 
     def both(self, one: str, other: str) -> Iterator[tuple[int, Figure, Figure]]:
-        """The rows in which two columns have a figure each."""
+        """Yield each row in which both columns have a figure, with the two."""
         for row, (first, second) in enumerate(zip(self.of(one), self.of(other), strict=True)):
             if first and second:
                 yield row, first, second
@@ -102,16 +103,16 @@ class Figures:
         return next(iter(self.like(pattern)), None)
 
     def setting(self, row: int, *without: str) -> tuple[str, ...]:
-        """What was asked for in a row."""
+        """Return the settings of a row, without some columns."""
         names = [name for name in self.like(f"{SETTINGS}|{DEVICES}") if name not in without]
         return tuple(self.columns[name][row] for name in names)
 
     def values(self) -> dict[str, list[float | None]]:
-        """Of each column, for formulas."""
+        """Return the values of each column, for formulas."""
         return {name: [None if each is None else each.value for each in self.of(name)] for name in self.columns}
 
     def name(self, row: int) -> str:
-        """3: devices 2, batch_size 128"""
+        """Return a row's number and settings, such as `3: devices 2, batch_size 128`."""
         named = self.like(f"{SETTINGS}|{DEVICES}")
         cells = [(name, self.columns[name][row]) for name in named if self.columns[name][row]]
         told = ", ".join(text if figure(text) is None else f"{name} {text}" for name, text in cells[:NAMED])
@@ -124,7 +125,7 @@ class Figures:
 
 
 NAMED = 4
-"""Settings by which a row is named, at most."""
+"""Most settings in a row's name."""
 SETTINGS = (
     "batch_size|batch_size_per_device|d_model|heads|layers|dropout|precision|optimizer|method|doubled|seed|model|"
     "function|implementation|stage"
@@ -135,22 +136,23 @@ PERPLEXITY = r"(?:\w+_)?perplexity"
 ACCURACY = r"(?:\w+_)?accuracy(?:_percent)?"
 TIMES = {"epoch_seconds": 1.0, "training_seconds": 1.0, "total_seconds": 1.0, "seconds": 1.0, "minutes": 60.0,
          "hours": 3600.0, "time": 1.0, "runtime": 1.0}  # fmt: skip
-"""Of a row's whole work, in seconds; of `time` and `runtime` the unit is not known, and no sum is taken."""
+"""Columns with the time of a row's whole work, and their units in seconds; that of `time` and `runtime` is not known,
+and they are not summed into hours."""
 TIME = "|".join(TIMES)
 SPLITS = "train", "valid", "test"
 WHOLE = {"all", "sum", "total"}
-"""How a row is called that adds up the others."""
+"""Names of a row that adds up the others."""
 FAR = 3.0
-"""Nats by which a validation loss is far above its training loss: perplexities twenty times apart."""
+"""Nats by which a validation loss is far above its training loss: a factor of 20 in perplexity."""
 COINCIDENCES = 0.05
-"""So many pairs of equal figures are expected of figures that were measured apart, where they are no surprise."""
+"""Pairs of equal figures expected by chance, below which equal figures are a finding."""
 SUM_SLACK = 1.05
-"""`8 hours` are told in round numbers."""
+"""Factor by which a sum of hours may exceed the claim, as claims such as `8 hours` are rounded."""
 FORMULA_SLACK = 0.005
-"""Formulas leave out what is small, such as biases."""
+"""Largest relative error of a formula, as formulas leave out what is small, such as biases."""
 FORWARD_TO_STEP = 2.4, 3.6
-"""FLOPs of a training step by those of its forward pass: the backward pass has about twice as many (Kaplan et al. 2020,
-arXiv:2001.08361, 2.1)."""
+"""Range of the FLOPs of a training step over those of its forward pass: the backward pass has about twice as many
+(Kaplan et al. 2020, arXiv:2001.08361, 2.1)."""
 GROWTH_SLACK = 1.5
 
 
@@ -160,12 +162,13 @@ def is_whole(cell: str) -> bool:
 
 
 def split(name: str) -> str | None:
-    """Of which data a column is, as far as its name says."""
+    """Return the split that a column is of; None: its name does not say."""
     return next((each for each in SPLITS if each in name or each[:3] in name.split("_")), None)
 
 
 def beside(table: Figures, name: str, pattern: str) -> str | None:
-    """The column of the same data that has the other kind of figure: of one that does not say, the only one."""
+    """Return the column of a kind, given as a pattern, that is of the same split as another column. Where one of the
+    two names no split, the kind must have only this column. None: there is none."""
     others = table.like(pattern)
     same = [other for other in others if split(other) == split(name)]
     unsaid = [other for other in others if split(other) is None or split(name) is None]
@@ -173,7 +176,7 @@ def beside(table: Figures, name: str, pattern: str) -> str | None:
 
 
 def speed_ups(columns: Mapping[str, Sequence[str]]) -> list[float | None]:
-    """T_1 / T_n of each row: the time on one device over the row's, all else alike; None where one is not there."""
+    """Return T_1 / T_n of each row: the time on one device over the row's, all else alike; None: one is missing."""
     return [None if pair is None else pair[0].value / pair[1].value for pair in _pairs(Figures(columns))]
 
 
@@ -191,7 +194,7 @@ def _pairs(table: Figures) -> list[tuple[Figure, Figure] | None]:
 
 
 def speed_up(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """A speed-up is T_1 / T_n."""
+    """Find speed-ups other than T_1 / T_n."""
     if column := table.first("speed_?up"):
         for row, (printed, pair) in enumerate(zip(table.of(column), _pairs(table), strict=True)):
             if printed and pair:
@@ -202,7 +205,7 @@ def speed_up(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def uniform_guess(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """A loss above ln V is worse than to guess each of V words alike."""
+    """Find losses above ln V, which are worse than a uniform guess among V words."""
     for column in table.like(LOSS) if claims.vocabulary else ():
         assert claims.vocabulary is not None
         most, train = math.log(claims.vocabulary), _training(table, column)
@@ -214,13 +217,14 @@ def uniform_guess(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def _training(table: Figures, column: str) -> str | None:
-    """The training loss beside a loss of other data."""
+    """Return the column of the training loss, for a column of a validation or test loss; None: there is none."""
     losses = [name for name in table.like(LOSS) if split(name) == "train"]
     return losses[0] if losses and split(column) in ("valid", "test") else None
 
 
 def far_above_training(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """A validation loss far above the training loss, and below a uniform guess: learned by heart, or mismeasured."""
+    """Find validation and test losses far above the training loss, and below a uniform guess: the model memorized its
+    text, or the losses are mismeasured."""
     most = math.log(claims.vocabulary) if claims.vocabulary else math.inf
     for column in table.like(LOSS):
         if train := _training(table, column):
@@ -231,7 +235,7 @@ def far_above_training(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def perplexity(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """A perplexity is exp(loss)."""
+    """Find perplexities other than exp(loss)."""
     for column in table.like(PERPLEXITY):
         if of := beside(table, column, LOSS):
             for row, printed, loss in table.both(column, of):
@@ -240,10 +244,10 @@ def perplexity(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def wrong_answers(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """A wrong answer costs ln 2 at least, so a mean cross-entropy is (1 - accuracy) ln 2 at least.
+    """Find mean cross-entropies below (1 - accuracy) ln 2, as a wrong answer costs at least ln 2.
 
-    Where another class than the true one is foretold, it is at least as probable as the true one, and both together are
-    at most 1: the true one has at most 1/2. The cross-entropy in bits is above the 0-1 loss (Bartlett, Jordan and
+    Where another class than the true one is predicted, it is at least as probable as the true one, and both together
+    are at most 1: the true one has at most 1/2. The cross-entropy in bits is above the 0-1 loss (Bartlett, Jordan and
     McAuliffe 2006, "Convexity, classification, and risk bounds").
     """
     for column in table.like(LOSS):
@@ -258,7 +262,7 @@ def wrong_answers(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def twice(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """Equal figures in rows that were measured apart, where so few are expected that they are no chance."""
+    """Find equal figures in rows that were measured apart, where hardly any are expected by chance."""
     units: Sequence[str] = table.columns.get("unit", [""] * table.count)
     for column in table.like(f"{TIME}|{LOSS}"):
         for unit in dict.fromkeys(units):
@@ -268,7 +272,7 @@ def twice(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def _equal(table: Figures, column: str, cells: Mapping[int, Figure]) -> Iterator[Finding]:
-    """The first of the rows with a figure, which are named by the rest."""
+    """Yield a finding for the first row with each repeated figure; its rule names the other rows."""
     alike: dict[float, list[int]] = {}
     for row, each in cells.items():
         alike.setdefault(each.value, []).append(row)
@@ -280,7 +284,8 @@ def _equal(table: Figures, column: str, cells: Mapping[int, Figure]) -> Iterator
 
 
 def _expected_pairs(figures: Sequence[Figure]) -> float:
-    """Pairs that would be equal by chance, of figures spread evenly over their range in steps of their last digit."""
+    """Return the pairs that would be equal by chance if the figures were spread evenly over their range in steps of
+    their last digit."""
     exponents = [Decimal(repr(each.value)).normalize().as_tuple().exponent for each in figures]
     step = 10.0 ** min(each for each in exponents if isinstance(each, int))
     values = [each.value for each in figures]
@@ -289,7 +294,7 @@ def _expected_pairs(figures: Sequence[Figure]) -> float:
 
 
 def hours(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """Rows add up to the time that is told of all of them."""
+    """Find a sum of the rows' times above the hours that are claimed for all."""
     column = next((name for name in table.columns if name in TIMES and name not in ("time", "runtime")), None)
     if claims.hours is not None and column is not None:
         whole = {row for cells in table.columns.values() for row, text in enumerate(cells) if is_whole(text)}
@@ -302,7 +307,7 @@ def hours(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def totals(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """A row called the sum is that of the others."""
+    """Find rows called a sum that are not the sum of the others."""
     words = [name for name in table.columns if any(map(is_whole, table.columns[name]))]
     for row in [row for row in range(table.count) if any(is_whole(table.columns[name][row]) for name in words)]:
         for column in table.like(rf"{TIME}|\w+_(?:seconds|minutes|hours|bytes|parameters|flops)|parameters"):
@@ -315,7 +320,7 @@ def totals(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def multiplications(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """A multiplication and addition is two FLOPs."""
+    """Find FLOPs other than two for each multiplication with addition."""
     for macs in table.like(r"(?:\w+_)?macs"):
         if (flops := macs.replace("macs", "flops")) in table.columns:
             for row, one, two in table.both(macs, flops):
@@ -324,7 +329,7 @@ def multiplications(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def forward_for_step(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """What was measured of a step is held against a formula of its forward pass."""
+    """Find measured FLOPs of a training step that are compared with an estimate of the forward pass alone."""
     paper, measured = table.first("(?:estimated|expected|theoretical)_flops"), table.first("(?:measured|actual)_flops")
     if paper and measured:
         times = [two.value / one.value for _, one, two in table.both(paper, measured) if one.value]
@@ -335,7 +340,7 @@ def forward_for_step(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """FLOPs and bytes never fall as the batch grows, and grow no faster."""
+    """Find FLOPs and bytes that fall as the batch grows, or grow faster than it."""
     batch = table.first("batch_size|batch_size_per_device")
     for column in table.like(r"\w*(?:flops|bytes|memory)\w*") if batch else ():
         assert batch is not None
@@ -353,12 +358,12 @@ def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 NO_VALUE = "no value"
-"""What a formula comes to that divides by zero, or takes the logarithm of none."""
+"""Shown for a formula that divides by zero, or takes the logarithm of zero or less."""
 
 
 def _values(table: Figures, flag: str, formula: Expression) -> list[float | None]:
-    """In each row; None where a figure is missing, NaN where all are there and it has no value all the same. UserError,
-    under its flag: no such column."""
+    """Return a formula's value in each row; None where a figure is missing, NaN where all are there and it still has no
+    value. UserError: no such column, under the flag."""
     columns = table.values()
     try:
         values = formula.of(columns)
@@ -369,7 +374,7 @@ def _values(table: Figures, flag: str, formula: Expression) -> list[float | None
 
 
 def formulas(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """A column is what its formula says."""
+    """Find cells other than what their column's formula gives. UserError: a formula of or with an unknown column."""
     for column, formula in claims.formulas.items():
         if column not in table.columns:
             raise UserError(f"--formulas: {column!r} is no column: there are {', '.join(table.columns)}")
@@ -382,7 +387,8 @@ def formulas(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 def order(table: Figures, claims: Claims) -> Iterator[Finding]:
-    """Rows stand where their score says, or in a column `rank`."""
+    """Find rows whose place, or whose figure in a column `rank`, is not that of their score. UserError: the score has
+    an unknown column."""
     if claims.order is None:
         return
     scores = _values(table, "order", claims.order)
@@ -404,5 +410,5 @@ RULES: Sequence[Callable[[Figures, Claims], Iterator[Finding]]] = (
 
 
 def findings(columns: Mapping[str, Sequence[str]], claims: Claims) -> list[Finding]:
-    """All that the rules find. UserError: a formula names a column that is not there."""
+    """Return all that the rules find. UserError: a formula names a column that is not there."""
     return [each for rule in RULES for each in rule(Figures(columns), claims)]

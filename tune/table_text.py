@@ -1,4 +1,4 @@
-"""A table of text, as a screen has it, and the forms in which any command writes one for a report: Markdown, LaTeX,
+"""Tables of text, as printed on a screen, and the forms in which any command writes them for a report: Markdown, LaTeX,
 CSV. Standard library only.
 """
 
@@ -15,7 +15,7 @@ from tune.flags import Flags, flag_field, invalid
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What is printed: the first column and those of words at the left, the others at the right."""
+    """A table to print: the first column and columns of words are aligned left, the others right."""
 
     title: str
     columns: Sequence[str]
@@ -27,16 +27,17 @@ class Table:
 
 
 NOTHING = "-"
-"""A cell without a figure."""
+"""Text of a cell without a figure."""
 GAP = 2
 """Characters between two columns on a screen."""
 
 
 def on_screen(table: Table, width: int, *, first: Sequence[str] = (), more: str = "--csv has them") -> list[str]:
-    """Its lines, without cutting any cell: columns that so many characters have no room for are left out, and named.
+    """Return a table's lines on a screen of so many characters. No cell is cut: columns without room are left out, and
+    named.
 
-    The last column of words may be folded between words. first: columns to keep before others, which come in their
-    order; more: what shows all columns.
+    The last column of words may be folded between words. first: columns to keep before the others, which are kept in
+    their order; more: what to type to see all columns.
     """
     columns = [[name, *cells] for name, *cells in zip(table.columns, *table.rows, strict=True)]
     worded_ones = {place for place in range(len(columns)) if not place or worded(table, place)}
@@ -65,12 +66,12 @@ def on_screen(table: Table, width: int, *, first: Sequence[str] = (), more: str 
 
 
 def folds(text: str, width: int) -> list[str]:
-    """Its lines, folded between words."""
+    """Return a text's lines, folded between words."""
     return textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def markdown(table: Table) -> str:
-    """Under its title, where it has one."""
+    """Return a table in Markdown, under its title, where it has one."""
     lines = [list(table.columns), ["---"] * len(table.columns), *table.rows]
     rows = "\n".join(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in line)} |" for line in lines)
     return "\n\n".join(filter(None, (f"**{table.title}**" if table.title else "", rows, table.note)))
@@ -84,7 +85,7 @@ ESCAPED = {
 
 
 def latex(table: Table) -> str:
-    """A table of LaTeX's own, for which no package is needed."""
+    """Return a table in LaTeX that needs no package."""
 
     def line(cells: Iterable[str]) -> str:
         return " & ".join(map(escaped, cells)) + r" \\"
@@ -99,22 +100,22 @@ def latex(table: Table) -> str:
 
 
 def worded(table: Table, column: int) -> bool:
-    """Whether most cells of a column begin with a letter: they stand at the left."""
+    """Whether most cells of a column begin with a letter, so that it is aligned left."""
     return 2 * sum(row[column][:1].isalpha() for row in table.rows) > len(table.rows)
 
 
 def escaped(text: str) -> str:
-    """As LaTeX prints it."""
+    """Return a text with LaTeX's special characters escaped."""
     return "".join(ESCAPED.get(each, each) for each in text)
 
 
 SEPARATED = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?")
-"""A number as a person writes it, and as most programs do not read it."""
+"""A number with thousands separators, which most programs do not read."""
 
 
 def in_csv(table: Table) -> str:
-    """A line with the title, where it has one, then the columns and the rows; without the note. What is a number and
-    nothing else has no separators."""
+    """Return a table in CSV: a line with the title, where it has one, then the columns and the rows, without the note.
+    Cells that are numbers have no thousands separators."""
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
     rows = [[cell.replace(",", "") if SEPARATED.fullmatch(cell) else cell for cell in row] for row in table.rows]
@@ -127,7 +128,7 @@ FORMS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex
 
 @dataclass(frozen=True, kw_only=True)
 class Formed(Flags):
-    """In which form a command writes its tables; in none of these, as a screen has them."""
+    """Flags for the form in which a command writes its tables; without one, as printed on a screen."""
 
     markdown: bool = flag_field("the tables in Markdown", default=False, stored=False, on_resume=True)
     latex: bool = flag_field("the tables in LaTeX", default=False, stored=False, on_resume=True)
@@ -141,11 +142,11 @@ class Formed(Flags):
 
     @property
     def form(self) -> str | None:
-        """The one that is asked for."""
+        """Return the form that is asked for; None: as printed on a screen."""
         return next((name for name in FORMS if getattr(self, name)), None)
 
     def written(self, tables: Iterable[Table]) -> str:
-        """All of them, in that form; CSV of a single one has the line with its title left out."""
+        """Return all tables in the form that is asked for; a single table in CSV has no line with its title."""
         assert self.form is not None, "on a screen a table is drawn"
         made = list(tables)
         if self.csv and len(made) == 1:

@@ -1,4 +1,4 @@
-"""A callback for Hugging Face's Trainer and one for Lightning's, through which their loops are trials of a search.
+"""A callback for Hugging Face's Trainer and one for Lightning's, with which their loops are trials of a search.
 
     trainer = Trainer(..., callbacks=[hugging_face()])            # evaluates, and saves, as often as it evaluates
     trainer.train(resume_from_checkpoint=resumed())
@@ -19,7 +19,7 @@ LIGHTNING_FILE = "lightning.ckpt"
 
 
 def resumed() -> str | None:
-    """What the trainer goes on from: a folder of Hugging Face's, or a file of Lightning's; None: it begins."""
+    """Return what the trainer goes on from: a folder of Hugging Face's, or a file of Lightning's; None: it begins."""
     found = ration.checkpoint()
     if found is None:
         return None
@@ -28,29 +28,30 @@ def resumed() -> str | None:
 
 
 def hugging_face() -> Any:
-    """A transformers.TrainerCallback: reports what each evaluation found, such as `eval_loss`, at its checkpoint."""
+    """Return a transformers.TrainerCallback that reports the metrics of each evaluation, such as `eval_loss`, with its
+    checkpoint."""
     from transformers import TrainerCallback
 
     class Reports(TrainerCallback):
-        """One of a trainer's."""
+        """The callback of one trainer."""
 
         def __init__(self) -> None:
             self.found = dict[str, Any]()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """What was evaluated before is of no step of it."""
+            """Forget what was evaluated before the training, which is of none of its steps."""
             self.found = {}
             return control
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """Of one of its evaluation sets; the trainer saves after the last."""
+            """Keep the metrics of one evaluation set, and let the trainer save after the last."""
             if ration.held() is not None:
                 self.found |= more["metrics"]
                 control.should_save = True
             return control
 
         def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """Its checkpoint is there."""
+            """Report the metrics kept, as their checkpoint is there now."""
             if self.found:
                 place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 found, self.found = self.found, {}
@@ -64,17 +65,17 @@ def hugging_face() -> Any:
 
 
 def lightning() -> Any:
-    """A lightning.pytorch.Callback: reports what each validation logged."""
+    """Return a lightning.pytorch.Callback that reports what each validation logged."""
     try:
         from lightning.pytorch import Callback
     except ImportError:
         from pytorch_lightning import Callback
 
     class Reports(Callback):
-        """One of a trainer's."""
+        """The callback of one trainer."""
 
         def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-            """Not of the few batches that Lightning tries first, nor of one that no training asked for."""
+            """Report, except after the sanity check that Lightning does first, or a validation outside of training."""
             if trainer.sanity_checking or trainer.state.fn != "fit" or ration.held() is None:
                 return
             ration.report(

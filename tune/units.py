@@ -1,5 +1,5 @@
-"""Lengths of time, amounts of memory and of money, and numbers of weights, as a user types and reads them; standard
-library only.
+"""Text forms of lengths of time, amounts of memory and money, and numbers of weights, as a user types and reads them;
+standard library only.
 """
 
 import math
@@ -28,7 +28,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """5400.0 -> `1h30m`, the inverse of parse_duration; below zero `-90s`, which is none."""
+    """5400.0 -> `1h30m`, the inverse of parse_duration; below zero `-90s`, which parse_duration refuses."""
     if seconds < 0:
         return f"{seconds:g}s"
     thousandths = round(1000 * seconds)
@@ -38,7 +38,7 @@ def duration_text(seconds: float) -> str:
 
 
 def whole_text(seconds: float) -> str:
-    """As duration_text, rounded."""
+    """Return duration_text of whole seconds."""
     return duration_text(round(seconds))
 
 
@@ -50,12 +50,12 @@ def parse_price(text: str) -> float:
 
 
 def money_text(device_seconds: float, price: float | None) -> str:
-    """`, 20.00 at 2.50 a device-hour`, in whatever currency; nothing where there is no price."""
+    """Return the text `, 20.00 at 2.50 a device-hour`, in any currency; '' where there is no price."""
     return "" if price is None else f", {device_seconds / 3600 * price:,.2f} at {price:,.2f} a device-hour"
 
 
 def energy_text(joules: float | None) -> str:
-    """`, 1.25 kWh of this machine`; nothing where that is not known."""
+    """Return the text `, 1.25 kWh of this machine`; '' where that is not known."""
     if joules is None:
         return ""
     hours = joules / 3600
@@ -88,7 +88,7 @@ THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
 def counted(count: int, noun: str) -> str:
-    """1 trial, 1,200 trials"""
+    """Return a count with its noun: `1 trial`, `1,200 trials`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
@@ -102,6 +102,6 @@ def parse_at_most(text: str) -> int:
 
 
 def at_most_text(count: int) -> str:
-    """The inverse of parse_at_most."""
+    """Return the inverse of parse_at_most."""
     unit = next(unit for unit in ("B", "M", "K", "") if count % THOUSANDS[unit] == 0)
     return f"parameters={count // THOUSANDS[unit]}{unit}"

@@ -1,5 +1,5 @@
-"""The end of a search: the best of each family, kept where people look for it, what it writes and how well it
-translates, paid for like everything else, and the last lines printed.
+"""The end of a search: the winner of each family, its samples and how well it translates, charged like everything else,
+and the last lines printed.
 """
 
 import json
@@ -40,8 +40,8 @@ from tune.units import duration_text, energy_text, money_text
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The first of a family's ranking, of those that left a checkpoint. report: by which it is so good; measured: on
-    what of the validation split."""
+    """The first of a family's ranking among trials that left a checkpoint. report: the row of the report that ranks it;
+    measured: on how much of the validation split, in words."""
 
     trial: str
     report: int
@@ -57,7 +57,7 @@ class Winner:
 
 
 def winners(journal: Journal) -> dict[str, Winner]:
-    """The winner of each family that has one."""
+    """Return the winner of each family that has one."""
     kept = [row for row in ranking(journal) if row["checkpoint"] is not None]
     first = {row["family"]: row for row in reversed(kept)}
     return {
@@ -72,7 +72,7 @@ def winners(journal: Journal) -> dict[str, Winner]:
 
 
 def inside(folder: Path, path: str) -> Path:
-    """A path that a journal gives, as long as it stays in the study's folder. UserError: it leads out of it."""
+    """Return a path that a journal gives, made absolute. UserError: it leads out of the study's folder."""
     found = (folder / path).resolve()
     if not found.is_relative_to(folder.resolve()):
         raise UserError(f"journal: {path!r} leads out of the study {str(folder)!r}: do not trust it")
@@ -80,7 +80,7 @@ def inside(folder: Path, path: str) -> Path:
 
 
 def why_none(journal: Journal, family: str) -> str:
-    """Why no trial of a family reached a rung, and what may help against that, where anything may."""
+    """Return a line on why no trial of a family reached a rung, and what may help, where anything may."""
     rows = journal.rows("SELECT trial, state, reason, config FROM trials WHERE family = ? ORDER BY trial", family)
     facts = journal.facts()
     if not rows:
@@ -108,7 +108,7 @@ def why_none(journal: Journal, family: str) -> str:
 
 
 def _kind(trial: sqlite3.Row) -> str:
-    """For which of these a trial ended: error, diverged, memory; or waits after an error; else for lack of time."""
+    """Return why a trial ended: error, diverged or memory; again, if it waits after an error; else time."""
     kind = (trial["reason"] or "").partition(":")[0]
     if kind == "error" and trial["state"] == "paused":
         return "again"
@@ -116,22 +116,22 @@ def _kind(trial: sqlite3.Row) -> str:
 
 
 def _more_time(facts: Mapping[str, Any]) -> str:
-    """What gives a search more time; nothing where a signal ended it, after which it can simply go on."""
+    """Return what gives a search more time; '' where a signal ended it, after which it can simply go on."""
     ended = facts.get("ended", {}).get("reason", "cap")
     return {"cap": "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(ended, "")
 
 
 TOLD_FROM, MUCH = 0.01, 0.1
-"""Of the cap, what was handed back is told of: less is what no segment could use. And what is left for no reason of
-those that hand it back."""
+"""Shares of the cap left over above which a line says why: less is what no segment could use; and above which it does
+for any reason."""
 NEAR = 0.9
-"""Of a deadline: what ends before was not ended by it."""
+"""Share of a deadline: a search that ended earlier was not ended by it."""
 
 
 def last_lines(
     journal: Journal, found: Mapping[str, Winner], scores: Mapping[str, Score], families: Iterable[str]
 ) -> Iterator[str]:
-    """What a user leaves with: per family the best configuration."""
+    """Yield the line that a user leaves with for each family: its best configuration, or why there is none."""
     for family in families:
         winner = found.get(family)
         if winner is None:
@@ -150,7 +150,7 @@ def last_lines(
 
 
 def spending_lines(journal: Journal, *, cap: float, spent: float, price: float | None = None) -> Iterator[str]:
-    """What it cost, and why less than the cap; price: of a device-hour."""
+    """Yield lines on what a search spent, and why less than the cap; price: of a device-hour."""
     steps = journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges WHERE what = 'steps'")[0]["seconds"]
     share, in_steps = spent / cap, steps / spent if spent else 0.0
     of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({100 * share:.1f} %)"
@@ -169,43 +169,43 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
 
 
 MOST = 4
-"""Samples of a winner."""
+"""Most samples of a winner."""
 STEPS_A_TOKEN = 0.1
-"""A token written costs less than this share of an optimizer step, which is for hundreds and their gradients."""
+"""Cost of decoding a token, in optimizer steps: it is less, as a step is for hundreds of tokens and their gradients."""
 UNCHARGED_SECONDS = 60.0
-"""A winner's at most, where the driver's core is no device."""
+"""Most seconds of decoding by one winner where the driver's core does it, which is no device."""
 OPENING_SECONDS = {"cpu": 0.0, "cuda": 5.0}
-"""Until a process that had no GPU can use one: on an H100 3 s, with the first kernels of a model."""
+"""Seconds until a process that had no GPU can use one: on an H100 3 s, with the first kernels of a model."""
 LOADING_SECONDS = 0.3
-"""Ten times what the weights of such a model take from a local disk, as measured."""
+"""Seconds to load a model: ten times what the weights of such a model took from a local disk, as measured."""
 
 Item = TypeVar("Item")
 
 
 def sample_seconds(step_seconds: float) -> float:
-    """The price of a sample, from seconds of an optimizer step."""
+    """Return the expected seconds of a sample, from those of an optimizer step."""
     return SAMPLE_TOKENS * STEPS_A_TOKEN * step_seconds
 
 
 def decoding_seconds(step_seconds: float) -> float:
-    """What must be left for decoding to begin."""
+    """Return the seconds that must be left for decoding to begin."""
     return MARGIN * (LOADING_SECONDS + sample_seconds(step_seconds))
 
 
 class TimeIsUp(Exception):
-    """Another step of decoding might not fit in its lease."""
+    """Another step of decoding might not fit in its lease, and ends it."""
 
 
 def write_samples(
     found: Mapping[str, Winner], engine: Engine, data: Mapping[str, Data], *, kind: str
 ) -> dict[str, Score]:
-    """Of each winner that had its decay, as many as the rest of the cap pays for; a device of the driver writes them.
-    Before it the test split is measured, where the winner's own leases had no time for that. One that wrote all of it
-    in an earlier run does not again.
+    """Write samples of each winner that had its decay, as many as the rest of the cap pays for, on a device of the
+    driver, and note them in the journal. Before them the test split is evaluated, where the winner's own leases had no
+    time for that. A winner that wrote all of them in an earlier run does not again.
 
-    Where devices are GPUs (`kind` is cuda) and the driver has none, as on a cluster, its core does, which is no device,
-    and nothing is charged. Either way it ends before the deadline. Returns the scores of those that translate, where
-    the rest pays for these too.
+    Where devices are GPUs (`kind` is cuda) and the driver has none, as on a cluster, the driver's CPU core writes them:
+    it is no device, and nothing is charged. Either way it ends before the deadline. Return the scores of those that
+    translate, where the rest of the cap pays for these too.
     """
     torch.set_num_threads(1)
     accounting = engine.accounting
@@ -233,9 +233,9 @@ def write_samples(
             if winner.test_perplexity is None and charged:
                 query = "SELECT valid_seconds / valid_tokens AS pace FROM reports WHERE report = ?"
                 (known,) = accounting.journal.rows(query, winner.report)
-                pace = known["pace"] and known["pace"] * max(1.0, accounting.ledger.share)  # a trial may have had cores
+                pace = known["pace"] and known["pace"] * max(1.0, accounting.ledger.share)  # it had a trial's cores
                 tested = on_test_split(model, exported_config(folder), data[family], lease, device, pace)
-                tested = tested and replace(tested, seconds=0.0)  # of none of its trial's leases
+                tested = tested and replace(tested, seconds=0.0)  # charged to none of its trial's leases
                 accounting.journal.update("reports", winner.report, split_row("test", tested))
             written = samples(model, tokenizer, data[family], MOST, asking(lease))
             kept[family], price = taken(written, lease, price, MOST)
@@ -256,7 +256,8 @@ def write_samples(
 def on_test_split(
     model: nn.Module, config: Config, data: Data, lease: Lease, device: str, pace: float | None
 ) -> Evaluation | None:
-    """None where the lease does not pay for all of it. pace: seconds that a token of another split took, if known."""
+    """Return the evaluation of the test split; None where the lease does not pay for all of it. pace: seconds a token
+    of another split, if known."""
     tokens = FAMILIES[config.family].span(config, data, "test", None).tokens
     if pace is None or lease.left() < MARGIN * pace * tokens:
         return None
@@ -275,7 +276,7 @@ def on_test_split(
 
 
 def scored(model: nn.Module, tokenizer: Tokenizer, data: Data, lease: Lease, price: float) -> Score | None:
-    """How well a model translates; None where the lease does not pay for all sentences.
+    """Return how well a model translates; None where it is no translator, or the lease does not pay for all sentences.
 
     price: device-seconds of one sentence alone.
     """
@@ -287,7 +288,8 @@ def scored(model: nn.Module, tokenizer: Tokenizer, data: Data, lease: Lease, pri
 
 
 def asking(lease: Lease) -> Callable[[], None]:
-    """To be called before each step of decoding. TimeIsUp: one as long as the longest so far might not fit."""
+    """Return a function to call before each step of decoding, which raises TimeIsUp where another step as long as the
+    longest so far might not fit."""
     before = lease.clock()
 
     def ask() -> None:
@@ -304,9 +306,9 @@ def asking(lease: Lease) -> Callable[[], None]:
 def taken(
     written: Iterator[Item], lease: Lease, price: float, most: int, *, whole: bool = False
 ) -> tuple[list[Item], float]:
-    """At most so many items, for as long as another is sure to fit; and what the last one took, in device-seconds.
+    """Return at most so many items, as long as another is expected to fit, and the seconds that the last one took.
 
-    price: of the first, until it is known; whole: once it is, all that are to come must fit, else there is no more.
+    price: expected seconds of the first; whole: after the first, take more only if all that are left fit.
     """
     items: list[Item] = []
     while len(items) < most:
