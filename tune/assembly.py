@@ -10,7 +10,7 @@ from model.config import pad_of
 from model.families import FAMILIES
 from model.nn.precision import processor_facts
 from model.training.time_budget import WHOLE_MARGIN
-from tune.backend.leased import Place
+from tune.backend.leased import TrialEnvironment
 from tune.own_loop import make_loop_family
 from tune.recipe import evaluation_tokens, life_share
 from tune.search.confirm import Confirming
@@ -183,7 +183,7 @@ def shortest_rung(context: SearchContext, name: str) -> float:
     return max(SHORTEST_RUNG_SECONDS, WARM_UPS_AT_FIRST * recipe.warm_up_steps * step)
 
 
-def make_place(context: SearchContext, engine: Engine) -> Place:
+def make_place(context: SearchContext, engine: Engine) -> TrialEnvironment:
     """Return where and how the trials run."""
     settings, kind, study = context.settings, context.devices.kind, engine.accounting.journal.folder
     (study / heartbeat.FOLDER).mkdir(exist_ok=True)
@@ -197,7 +197,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
     }
     engine.accounting.journal.note(evaluation_tokens=tokens)
     here = kind == "cpu" and settings.address is None and context.loop is None
-    return Place(
+    return TrialEnvironment(
         folder=study, device=kind, threads=context.devices.threads, seed=settings.seed, evaluation_tokens=tokens,
         recipes={name: each.at for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Driver.here(),

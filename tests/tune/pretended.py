@@ -12,7 +12,7 @@ from unittest.mock import patch
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from tune import assembly, cli, study  # noqa: E402
-from tune.backend.leased import Place  # noqa: E402
+from tune.backend.leased import TrialEnvironment  # noqa: E402
 from tune.devices import Devices  # noqa: E402
 from tune.settings import Settings  # noqa: E402
 
@@ -27,7 +27,7 @@ def one_gpu(settings: Settings) -> Devices:
     return GPU
 
 
-def on_a_core(*about: Any) -> Place:
+def on_a_core(*about: Any) -> TrialEnvironment:
     """As it was made, but for the device."""
     made = assembly.make_place(*about)
     tokens = dict.fromkeys(made.evaluation_tokens, EVALUATION_TOKENS)

@@ -40,7 +40,7 @@ one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
+class TrialEnvironment:
     """Where and how a study's trials run.
 
     folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, a function from a point
@@ -65,7 +65,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Life:
+class HeldLease:
     """A lease as its process sees it.
 
     ends: on the study's clock; ahead: seconds by which that is ahead of this machine's monotonic clock; idle_since:
@@ -87,7 +87,7 @@ class LeasedTrial(ray.tune.Trainable):
     """Trainable that holds one lease after another; each comes as `config["assignment"]`, an Assignment as a
     dictionary."""
 
-    def hold(self, config: dict[str, Any], place: Place) -> float:
+    def hold(self, config: dict[str, Any], place: TrialEnvironment) -> float:
         """Take the first lease, and give signs of life from now on; return when it was opened, as `_take`. Once a
         process."""
         self._place = place
@@ -105,7 +105,7 @@ class LeasedTrial(ray.tune.Trainable):
         ends = opened + assignment["seconds"]
         with self._turn:
             ahead = assignment["opened"] - opened
-            self._life = Life(trial=assignment["trial"], lease=assignment["lease"], ends=ends + ahead, ahead=ahead)
+            self._life = HeldLease(trial=assignment["trial"], lease=assignment["lease"], ends=ends + ahead, ahead=ahead)
             end_within(ends + GRACE_SECONDS - time.monotonic())
             with suppress(OSError):
                 beat(self._place.folder, self._life.trial, self._life.lease, self._life.now())
@@ -144,7 +144,7 @@ class LeasedTrial(ray.tune.Trainable):
     def _end_others(self) -> None:
         """End the processes that this one began, before it ends itself."""
 
-    def _ends(self, life: Life) -> float:
+    def _ends(self, life: HeldLease) -> float:
         """Return when this process ends itself if it hears nothing, on the study's clock."""
         if life.idle_since is None:
             return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
@@ -153,7 +153,7 @@ class LeasedTrial(ray.tune.Trainable):
             return math.inf  # a silence may be the network's
         return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 
-    def _has_next(self, life: Life) -> bool:
+    def _has_next(self, life: HeldLease) -> bool:
         """Return whether the trial of this idle process has a lease elsewhere by now, whose signs of life must not be
         overwritten."""
         last = last_beat(self._place.folder, life.trial) if life.idle_since is not None else None

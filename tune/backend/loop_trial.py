@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tune.backend.leased import LeasedTrial, Place
+from tune.backend.leased import LeasedTrial, TrialEnvironment
 from tune.errors import ROOT
 from tune.load import Loop
 from tune.loop import Record, Terms, newest, output_of, read
@@ -38,7 +38,7 @@ class LoopTrial(LeasedTrial):
     """Trainable that lets a user's loop train to the end of its lease or to its goal, and ends it there, by force if
     need be."""
 
-    def setup(self, config: dict[str, Any], place: Place, loop: Loop) -> None:
+    def setup(self, config: dict[str, Any], place: TrialEnvironment, loop: Loop) -> None:
         """Take the first lease. Once a process."""
         self._loop = loop
         self._process: subprocess.Popen[bytes] | None = None

@@ -26,7 +26,7 @@ from model.training.learner import Learner
 from model.training.memory import MemoryLimit, prepare_process, ran_out
 from model.training.time_budget import CHECKPOINT_BYTES, DISK_BYTES, FIRST_SECONDS, Segment
 from model.training.train import train
-from tune.backend.leased import LeasedTrial, Place
+from tune.backend.leased import LeasedTrial, TrialEnvironment
 from tune.errors import refused
 from tune.reports import Report, merge, to_row
 from tune.search_space import DIMENSIONS
@@ -44,7 +44,7 @@ class TrainingTrial(LeasedTrial):
     """Trainable that trains what its lease says, to the end of that or to its goal."""
 
     def setup(
-        self, config: dict[str, Any], data: Mapping[str, Data], place: Place, families: Mapping[str, Family]
+        self, config: dict[str, Any], data: Mapping[str, Data], place: TrialEnvironment, families: Mapping[str, Family]
     ) -> None:
         """Take the first lease. Once a process. data: by family, from the object store, shared and read-only; families:
         a user's."""

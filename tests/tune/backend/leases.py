@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tune.backend.leased import Place
+from tune.backend.leased import TrialEnvironment
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import Driver, boot
 
@@ -21,10 +21,10 @@ def told(peak_flops: float | None = 1e9, **more: Any) -> dict[str, Any]:
     return {"assignment": vars(Assignment(**lease | more)), "opened": opened, "peak_flops": peak_flops}
 
 
-def place(folder: Path, **more: Any) -> Place:
+def place(folder: Path, **more: Any) -> TrialEnvironment:
     """On one thread, under this process's eyes."""
     known = {
         "folder": folder, "device": "cpu", "threads": 1, "seed": 0, "recipes": {}, "evaluation_tokens": {},
         "report_every": 3600.0, "driver": Driver.here(), "memory_limit": None,
     }  # fmt: skip
-    return Place(**known | more)
+    return TrialEnvironment(**known | more)
