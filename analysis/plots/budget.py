@@ -42,14 +42,19 @@ def burn_down(study: Study) -> Picture:
         raise UserError(NOTHING_YET)
     end = max(charges["at"].max(), slots["until"].max(), 1.0)
     moments = np.linspace(0, end, MOMENTS)
+    reported = np.unique(
+        np.ceil(np.append(0.0, charges["at"]) * 10) / 10
+    )  # what comes with a report is charged at once
+    opened, until = slots["opened"].to_numpy(), slots["until"].to_numpy()
+    taken, known = (
+        np.clip(times[:, None] - opened, 0, until - opened) @ slots["share"].to_numpy() for times in (moments, reported)
+    )
     table = pd.DataFrame({"seconds": moments})
     for what in (name for name in WHAT_COLORS if name != "idle"):
         rows = charges[charges["what"] == what]
-        paid = np.concatenate(([0.0], rows["seconds"].cumsum()))
-        table[what] = paid[np.searchsorted(rows["at"], moments, side="right")]
-    opened, until = slots["opened"].to_numpy(), slots["until"].to_numpy()
-    taken = np.clip(moments[:, None] - opened, 0, until - opened) @ slots["share"].to_numpy()
-    # work is charged when it is reported: idle is what no later moment has charged either
+        paid = np.concatenate(([0.0], rows["seconds"].cumsum()))[np.searchsorted(rows["at"], reported, side="right")]
+        table[what] = np.interp(taken, known, paid)  # what is charged with a report was done since the one before
+    # idle is what no later moment has charged either
     beyond = np.clip(taken - table[list(table)[1:]].sum(axis=1), 0, None)
     table["idle"] = np.minimum.accumulate(beyond[::-1])[::-1]
     table[UNREPORTED] = beyond - table["idle"]
