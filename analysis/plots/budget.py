@@ -42,9 +42,7 @@ def burn_down(study: Study) -> Picture:
         raise UserError(NOTHING_YET)
     end = max(charges["at"].max(), slots["until"].max(), 1.0)
     moments = np.linspace(0, end, MOMENTS)
-    reported = np.unique(
-        np.ceil(np.append(0.0, charges["at"]) * 10) / 10
-    )  # what comes with a report is charged at once
+    reported = np.unique(np.ceil(np.append(0.0, charges["at"]) * 10) / 10)  # a report's charges are of one moment
     opened, until = slots["opened"].to_numpy(), slots["until"].to_numpy()
     taken, known = (
         np.clip(times[:, None] - opened, 0, until - opened) @ slots["share"].to_numpy() for times in (moments, reported)
