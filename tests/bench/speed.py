@@ -25,7 +25,7 @@ from model.data.batches import TrainBatches, batch_shape
 from model.data.resident import OUTSIDE
 from model.nn.decoding import beam_search
 from model.nn.precision import native, prepare, set_compute
-from model.nn.translator import Memory, Translator
+from model.nn.translator import EncodedSource, Translator
 from model.training.learner import Learner
 from model.training.memory import prepare_process
 from model.training.time_budget import Pace
@@ -229,7 +229,7 @@ class Uncached:
         with mock.patch("model.nn.decoding.KeyValueCache", lambda layers, limit: History()):
             return search(self)
 
-    def decode(self, token: Tensor, memory: Memory, past: History) -> Tensor:
+    def decode(self, token: Tensor, memory: EncodedSource, past: History) -> Tensor:
         """token (B, 1): the newest -> logits (B, 1, V) of the next"""
         past.tokens = token if past.tokens is None else torch.cat([past.tokens, token], 1)
         return self.model.decode(past.tokens, memory)[:, -1:]
