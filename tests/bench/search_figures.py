@@ -116,7 +116,7 @@ def inside(curves: tuple[Curve, ...], share: float, seconds: float | None, *, se
 
 def seen(curve: Curve, steps: float) -> list[Observation]:
     """What is known of a trial after so many steps: its losses after the warm-up."""
-    least = max(curve.warm_up_steps, curve.steps_per_report)
+    least = max(curve.warm_up_steps, curve.report_every)
     return [
         Observation(size=curve.parameters, tokens=at, loss=curve.loss(at))
         for at in (rung * steps for rung in RUNGS) if at >= least and math.isfinite(curve.loss(at))
