@@ -1,4 +1,4 @@
-"""What the rows of an experiment come to, for its tables and its pictures alike; standard library only."""
+"""Figures computed from the rows of an experiment, for its tables and its pictures alike; standard library only."""
 
 from collections.abc import Iterable, Sequence
 from math import isnan
@@ -12,7 +12,8 @@ Row = dict[str, Any]
 
 
 def stage_seconds(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
-    """Return by way the seconds of each stage of a training: means over the seeds, as these add up."""
+    """Return the seconds of each stage of a training, by way and precision: means over the seeds, as means of stages
+    add up."""
     ways: dict[str, list[dict[str, float]]] = {}
     for row in rows:
         ways.setdefault(f"{row['asked']['way']}, {row['config']['precision']}", []).append(row["stages"])
@@ -20,41 +21,42 @@ def stage_seconds(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """Return the median of those that are known, so neither None nor NaN; None: there are none."""
+    """Return the median of the values that are neither None nor NaN; None: there are none."""
     known = [value for value in values if value is not None and not isnan(value)]
     return median(known) if known else None
 
 
 def step_seconds(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the step time of each configuration of `curves`, in its fastest round."""
+    """Return the step seconds of each configuration of `curves`, by its label: those of its fastest round."""
     timed = sorted((row["step_seconds"], label(row["config"])) for row in rows if "step_seconds" in row)
     return {name: seconds for seconds, name in reversed(timed)}
 
 
 def longest_lives(rows: Sequence[Row]) -> list[Row]:
-    """Return the longest life of each configuration."""
+    """Return the row of the longest life of each configuration."""
     longest = {label(row["config"]): row for row in sorted(filter(is_life, rows), key=lived_seconds)}
     return [row for row in rows if row is longest.get(label(row["config"]))]
 
 
 def is_life(row: Row) -> bool:
-    """Whether a row of `curves` is of a life that was lived."""
+    """Return whether a row of `curves` is of a life that was trained, and neither of step times nor skipped."""
     return "valid_loss" in row
 
 
 def lived_seconds(row: Row) -> float:
-    """Return the seconds that a life was asked for."""
+    """Return how many seconds at the constant rate a life was asked to last."""
     return float(row["asked"]["seconds"])
 
 
 def steps_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
-    """Return the rows of `scaling` that are of steps, by devices and rows of the batch."""
+    """Return the rows of `scaling` that measure steps, by number of devices and rows of the batch of all devices
+    together."""
     return {(row["devices"], row["asked"]["rows"]): row for row in rows if "step_seconds" in row}
 
 
 def pairs(steps: dict[tuple[int, int], Row], *, weak: bool) -> list[tuple[int, Row, Row]]:
-    """Return each batch with its row on one device and that on several: of the same batch a device (weak), or of the
-    same in all (strong)."""
+    """Return triples, one device included: a batch on one device, its row there, and the row on so many devices with
+    the same batch on each (weak) or the same batch in all (strong)."""
     singles = {batch: row for (count, batch), row in steps.items() if count == 1}
     return [
         (batch, single, steps[count, batch * (count if weak else 1)])
@@ -65,7 +67,7 @@ def pairs(steps: dict[tuple[int, int], Row], *, weak: bool) -> list[tuple[int, R
 
 
 def times_as_fast(single: Row, row: Row, *, weak: bool) -> Interval:
-    """Return how many times as fast as one device, with its interval: as many tokens a second."""
+    """Return how many times as fast as on one device a step on several is, in tokens a second, with its interval."""
     if row is single:
         return 1.0, 1.0, 1.0
     times, low, high = ratio(single["rounds"]["step"], row["rounds"]["step"])

@@ -1,8 +1,8 @@
 """The published ablation of a translator: its widths, heads, depths and dropouts, each trained on equal tokens; and
 what dropout does where a text is seen again and again.
 
-The report's configurations are no full grid: only those are compared that differ in one dimension alone, for an
-interaction the four corners of two.
+The report's configurations are no full grid: an effect is taken from those that differ in one dimension alone, an
+interaction from the four corners of two dimensions.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from tune.search_space import label
 
 
 class Shape(NamedTuple):
-    """A configuration."""
+    """Searched dimensions of a translator."""
 
     d_model: int
     heads: int
@@ -38,57 +38,57 @@ Losses = Mapping[Shape, float]
 
 
 def shape_of(row: Mapping[str, float | None]) -> Shape:
-    """Of a configuration, or of a row of the report's."""
+    """Return the shape of a configuration, or of a row of the report."""
     dropout, *counts = (row[name] or 0.0 for name in ("dropout", "d_model", "heads", "layers"))
     d_model, heads, layers = map(int, counts)
     return Shape(d_model, heads, layers, dropout)
 
 
 def named(shape: Shape) -> str:
-    """d128 h4 l2 p.1"""
+    """Return the name of a shape, such as d128 h4 l2 p.1."""
     return label(shape._asdict())
 
 
 def theirs() -> dict[Shape, dict[str, float | None]]:
-    """The report's rows."""
+    """Return the report's rows by shape."""
     return {shape_of(row): row for row in published("ablation")}
 
 
 def by_shape(rows: Iterable[Row]) -> dict[Shape, list[Row]]:
-    """Those of one configuration together, one for each seed."""
+    """Return the rows of each configuration, one for each seed, in the order of the shapes."""
     return dict(sorted(grouped(rows, lambda row: shape_of(row["config"])).items()))
 
 
 def average(rows: Iterable[Row], name: str) -> float:
-    """Over the seeds that have it."""
+    """Return the mean of a figure over the seeds that have it; NaN: none has."""
     found = [row[name] for row in rows if row[name] is not None]
     return statistics.fmean(found) if found else math.nan
 
 
 def told(rows: Sequence[Row], name: str, form: str) -> str:
-    """The same as people read it; what no lease paid for has no figure."""
+    """Return that mean as text; NOTHING: no lease paid for the figure."""
     return figure(None if math.isnan(average(rows, name)) else average(rows, name), form)
 
 
 def losses(done: Sequence[Row]) -> dict[int, Losses]:
-    """Validation losses by seed, the first one's first."""
+    """Return the validation losses by seed, the first seed's first."""
     found = sorted(grouped(done, lambda row: int(row["config"]["seed"])).items())
     return {seed: {shape_of(row["config"]): row["valid_loss"] for row in rows} for seed, rows in found}
 
 
 def common(of_seeds: Sequence[Losses]) -> list[Losses]:
-    """Of the configurations that every seed has."""
+    """Return the losses of each seed, for the configurations that every seed has."""
     shapes = [shape for shape in of_seeds[0] if all(shape in each for each in of_seeds)]
     return [{shape: each[shape] for shape in shapes} for each in of_seeds]
 
 
 def their_losses(shapes: Losses) -> Losses:
-    """The report's validation losses of those of the configurations that it has."""
+    """Return the report's validation losses of those of the configurations that it has."""
     return {shape: row["valid_loss"] or 0.0 for shape, row in theirs().items() if shape in shapes}
 
 
 def agreement(ours: Losses, others: Losses) -> float:
-    """The share of all pairs of configurations that stand in the same order in both."""
+    """Return the share of all pairs of configurations that both losses rank in the same order."""
     pairs = list(combinations(sorted(ours.keys() & others.keys()), 2))
     return sum((ours[a] < ours[b]) == (others[a] < others[b]) for a, b in pairs) / len(pairs)
 
@@ -97,18 +97,18 @@ UNITS: dict[str, tuple[Callable[[float], float], str]] = {
     "d_model": (math.log2, "doubled"), "heads": (math.log2, "doubled"), "layers": (math.log2, "doubled"),
     "dropout": (lambda dropout: 10 * dropout, ".1 more"),
 }  # fmt: skip
-"""In what each is counted: an effect is of one more of it."""
+"""Unit of each dimension, as a scale and in words: effects are of one unit more."""
 Effects = Callable[[Losses], list[float]]
 
 
 def distance(name: str, low: Shape, high: Shape) -> float:
-    """From one to the other, in its units."""
+    """Return the distance along a dimension from one shape to another, in the dimension's units."""
     unit = UNITS[name][0]
     return unit(getattr(high, name)) - unit(getattr(low, name))
 
 
 def neighbours(shapes: Losses, name: str) -> Iterator[tuple[Shape, Shape]]:
-    """Pairs that differ in this dimension alone, with nothing of it measured between: the lower value first."""
+    """Yield the pairs that differ in this dimension alone, with none between them measured: the lower value first."""
 
     def rest(shape: Shape) -> Shape:
         return shape._replace(**{name: 0})
@@ -118,12 +118,12 @@ def neighbours(shapes: Losses, name: str) -> Iterator[tuple[Shape, Shape]]:
 
 
 def slopes(losses: Losses, name: str) -> list[float]:
-    """What one more of a dimension adds to the loss, of each pair of neighbours."""
+    """Return what one unit more of a dimension adds to the loss, for each pair of neighbours."""
     return [(losses[high] - losses[low]) / distance(name, low, high) for low, high in neighbours(losses, name)]
 
 
 def twists(losses: Losses, one: str, other: str) -> list[float]:
-    """By how much one more of a dimension changes what one more of another adds, of each four corners."""
+    """Return by how much one unit more of a dimension changes what one more of another adds, for each four corners."""
     found = []
     for low, high in neighbours(losses, one):
         for start, end in neighbours(losses, other):
@@ -135,7 +135,7 @@ def twists(losses: Losses, one: str, other: str) -> list[float]:
 
 
 def main_effects(done: Sequence[Row]) -> Table:
-    """What one more of a dimension does."""
+    """Return the table of what one unit more of each dimension does."""
     rows = effect_rows(done, ((f"{name}, {unit}", partial(slopes, name=name)) for name, (_, unit) in UNITS.items()))
     note = (
         "Added to the validation loss of the first seed, the mean over pairs that differ in nothing else; over seeds: "
@@ -145,7 +145,7 @@ def main_effects(done: Sequence[Row]) -> Table:
 
 
 def interactions(done: Sequence[Row]) -> Table:
-    """What one more of two dimensions together does beyond each alone."""
+    """Return the table of what one unit more of two dimensions together does beyond each alone."""
     pairs = itertools.combinations(UNITS, 2)
     rows = effect_rows(done, ((f"{one} x {other}", partial(twists, one=one, other=other)) for one, other in pairs))
     note = "By how much one more of the first changes what one more of the second adds, counted as above"
@@ -156,8 +156,8 @@ COLUMNS = "here, nats a token", "over seeds", "of the report's configurations al
 
 
 def effect_rows(done: Sequence[Row], wanted: Iterable[tuple[str, Effects]]) -> Iterator[list[str]]:
-    """Name, number of comparisons, ours of all, over seeds, and of those configurations that the report has too; the
-    report's."""
+    """Yield for each effect its name, its number of comparisons, ours of all configurations, over seeds, and of those
+    that the report has too, and the report's."""
     of_seeds = list(losses(done).values()) or [{}]
     ours, their, same = of_seeds[0], their_losses(of_seeds[0]), common(of_seeds)
     shared = {shape: ours[shape] for shape in their}
@@ -168,26 +168,26 @@ def effect_rows(done: Sequence[Row], wanted: Iterable[tuple[str, Effects]]) -> I
 
 
 def of_all_seeds(of_seeds: Sequence[Losses], found: Effects) -> str:
-    """The mean over pairs and seeds, with its interval over seeds, and of how many pairs it is."""
+    """Return the mean over pairs and seeds as text, with its interval over seeds and the number of pairs."""
     pairs = [values for each in of_seeds if (values := found(each))]
     whole = mean_interval([statistics.fmean(values) for values in pairs])
     return NOTHING if whole is None else f"{signed(whole)} of {len(pairs[0])}"
 
 
 WORDS = 65_000
-"""The report's vocabulary on either side: the one with which plain_parameters() gives its column."""
+"""The report's vocabulary on either side: the size with which plain_parameters() gives its column of parameters."""
 STORED, TRAINED = 4, 4 + 20
-"""Bytes a parameter by the report's rule, to store it, and to train it those included."""
+"""Bytes for each parameter by the report's rule: to store it, and to train it, storage included."""
 
 
 def tables(done: Sequence[Row]) -> list[Table]:
-    """All that there are rows for."""
+    """Return the tables that there are rows for."""
     made = [quality(done), cost(done), parameters(), memory(done), main_effects(done), interactions(done)]
     return [table for table in made if table.rows] if done else []
 
 
 def overfitting_tables(done: Sequence[Row]) -> list[Table]:
-    """What each configuration learned of a text that it saw again and again."""
+    """Return the table of what each configuration learned of a text that it saw again and again."""
     done = [row | {"gap": row["trained_loss"] and row["valid_loss"] - row["trained_loss"]} for row in done]
     found = [
         [
@@ -203,7 +203,7 @@ def overfitting_tables(done: Sequence[Row]) -> list[Table]:
 
 
 def quality(done: Sequence[Row]) -> Table:
-    """What each configuration learned."""
+    """Return the table of what each configuration learned."""
     found, known = [], theirs()
     for shape, rows in by_shape(done).items():
         their, nats = known.get(shape, {}), average(rows, "nats_per_word")
@@ -228,7 +228,7 @@ def quality(done: Sequence[Row]) -> Table:
 
 
 def cost(done: Sequence[Row]) -> Table:
-    """What each configuration took."""
+    """Return the table of what each configuration took."""
     found, known = [], theirs()
     for shape, rows in by_shape(done).items():
         found.append([
@@ -247,7 +247,7 @@ def cost(done: Sequence[Row]) -> Table:
 
 
 def parameters() -> Table:
-    """The report's column against its own shapes, counted."""
+    """Return the table of the report's parameters against those counted from its own shapes."""
     told = {(shape.d_model, shape.layers): row["parameters_million"] or math.nan for shape, row in theirs().items()}
     found = []
     for (width, depth), millions in sorted(told.items()):
@@ -259,7 +259,7 @@ def parameters() -> Table:
 
 
 def memory(done: Sequence[Row]) -> Table:
-    """The report's rule for memory against what was measured, by width and depth."""
+    """Return the table of the report's rule for memory against what was measured, by width and depth."""
     found = []
     sizes = grouped(done, lambda row: (row["config"]["d_model"], row["config"]["layers"]))
     for (width, depth), rows in sorted(sizes.items()):
@@ -281,55 +281,57 @@ def memory(done: Sequence[Row]) -> Table:
 
 FAMILY = "translation"
 FULL_TOKENS = 116_000_000
-"""Target tokens of each training at a scale of 1: the report's 100 epochs, of the 108,964 Tatoeba pairs that this
-project's figures are of. How many epochs they are of the text at hand is told."""
+"""Target tokens of each training at a scale of 1: the report's 100 epochs, of the 108,964 Tatoeba pairs behind this
+project's figures. A table's note says how many epochs of the text at hand they are."""
 LEAST_STEPS = 20
 OF_FIGURES = (
     *(Shape(512, heads, 2, 0.5) for heads in (8, 32)), *(Shape(512, 4, layers, 0.5) for layers in (8, 16)),
     Shape(256, 8, 2, 0.5), Shape(256, 4, 8, 0.5), Shape(128, 4, 2, 0.5), Shape(32, 8, 2, 0.1), Shape(32, 8, 4, 0.1),
 )  # fmt: skip
-"""In the report's figures alone; what these do not tell is as in the nearest row of its table."""
+"""Configurations that only the report's figures have; dimensions that these do not tell are as in the nearest row of
+its table."""
 WITHOUT_DROPOUT = (
     *(Shape(d_model, 4, 2, 0.0) for d_model in (64, 128, 512)),
     Shape(64, 4, 4, 0.0),
     Shape(128, 4, 4, 0.0),
 )
 DROPOUTS = 0.0, 0.1, 0.3
-"""With each of these the default configuration, or what --fix makes of it, is trained until its validation loss turns.
-"""
+"""The default configuration, or what --fix makes of it, is trained with each of these dropouts, to see where its
+validation loss turns."""
 EPOCHS = 30
 LEAST_EPOCH_STEPS = 4
-"""Of a text that is seen again and again: it has that many batches at least."""
+"""Least number of batches in a text that is seen again and again."""
 
 
 def ablation(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """The report's configurations, those of its figures and those without dropout, each for the same steps."""
+    """Return a point for each of the report's configurations, those of its figures and those without dropout, with the
+    same steps."""
     shapes = dict.fromkeys((*theirs(), *OF_FIGURES, *WITHOUT_DROPOUT))
     return trainings(devices, settings, [(shape._asdict(), steps_of(settings)) for shape in shapes])
 
 
 def overfitting(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """One configuration with each dropout, on a text that each sees EPOCHS times."""
+    """Return a point for one configuration with each dropout, on a text that each sees EPOCHS times."""
     return trainings(devices, settings, [({"dropout": dropout}, steps_again(settings)) for dropout in DROPOUTS])
 
 
 def steps_again(settings: ExperimentSettings) -> int:
-    """Of each training on such a text."""
+    """Return the optimizer steps of each training on a text that is seen again and again."""
     return max(LEAST_EPOCH_STEPS * EPOCHS, steps_of(settings))
 
 
 def steps_of(settings: ExperimentSettings) -> int:
-    """Optimizer steps of each training: batches have equal tokens."""
+    """Return the optimizer steps of each training: batches have equal tokens."""
     return max(LEAST_STEPS, round(settings.scale * FULL_TOKENS / batch_tokens(settings)))
 
 
 def batch_tokens(settings: ExperimentSettings) -> int:
-    """Target tokens of a step."""
+    """Return the target tokens of a step."""
     return int(settings.set.get("batch_tokens", Config(family=FAMILY).batch_tokens))
 
 
 def seen_again(data: Data, settings: ExperimentSettings) -> Data:
-    """As many of the training pairs as are seen EPOCHS times; all, where even these are seen more often."""
+    """Return as many of the training pairs as are seen EPOCHS times, or all where even these are seen more often."""
     assert isinstance(data, PairData)
     share = steps_again(settings) * batch_tokens(settings) / EPOCHS / data.training_tokens
     return fewer_pairs(data, max(1, round(share * len(data.train))))

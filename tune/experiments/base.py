@@ -1,6 +1,5 @@
-"""What an experiment is: points that are measured one by one, what they cost and what else would pay for
-them, and the trials they are put down to.
-"""
+"""Experiments: the points that each measures one by one, what these cost, which flags make them affordable, and the
+trials that they are charged to."""
 
 import itertools
 import json
@@ -29,14 +28,16 @@ from tune.store.queries import best_so_far
 from tune.table_text import Table
 
 Row = dict[str, Any]
-"""JSON-able: what was `asked`, on how many `devices`, and what came of it; `skipped`: why nothing did."""
+"""Result of a point, JSON-able: what was `asked`, on how many `devices`, and what was measured; `skipped`: why nothing
+was."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One measurement. asked: what the work is told, JSON-able; config: what of the study's configuration it changes.
+    """One measurement. asked: what the work is told, JSON-able; config: values that replace those of the study's
+    configuration.
 
-    seconds: on each device, that it is worth; least: that it must have.
+    seconds: what it is worth, on each device: what it gets where the cap suffices; least: what it needs there at least.
     """
 
     devices: int
@@ -46,7 +47,7 @@ class Point:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def given(self, share: float) -> float:
-        """Seconds on each device: the least with a share of 0, what it is worth with 1."""
+        """Return the seconds on each device at a share: 0 gives the least that it needs, 1 all that it is worth."""
         return self.least + share * (self.seconds - self.least)
 
     @property
@@ -56,12 +57,12 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Tells it from the others."""
+        """A text that identifies the point within its experiment."""
         return json.dumps([self.devices, self.asked, *([self.config] if self.config else [])], sort_keys=True)
 
 
 def by_measure(measures: Mapping[str, Work], place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Do what was asked for and say what came of it, of work that is of several kinds."""
+    """Run the measure that `asked` names, of work that has several, and yield what it says."""
     return measures[asked["measure"]](place, asked)
 
 
@@ -69,16 +70,19 @@ def by_measure(measures: Mapping[str, Work], place: Place, asked: dict[str, Any]
 class Experiment:
     """A controlled comparison under a cap.
 
-    points: what is to be measured on these devices, the most important first; work: how; it runs on all devices of a
-    point alike; None: the points are a list, each trained whole for its `steps` (lists.py), on what `text` makes of the
-    study's; line: what a row says, in short; tables: what the rows that there are say together, of a list those that
-    came to their ends, and with `diverging` those that diverged too, which then have no valid_loss; told: what the work
-    is told of the rows so far, beside what is asked; further: points that follow from the rows of the first, where the
-    cap still pays for them; files: what stands in the study's folder, by name, after each row; families: those it can
-    be of, the one that it is of by default first; recipe: what it changes of the family's, where --set says nothing;
-    sets: dimensions of the space whose values are the points' own, so that --fix cannot hold them; reads: of `scale`,
-    `seeds` and `memory_limit` those that it goes by; a list goes by all; any_family: it can be of a user's own too;
-    fewest: devices that it wants at least.
+    points: what is to be measured on these devices, the most important first; work: how a point is measured, alike on
+    all of its devices; None: the points are a list (lists.py), each a configuration that is trained whole for its
+    `steps`, on what `text` makes of the study's data; told: what the work is told of the rows so far, beside what is
+    asked; further: points that follow from the rows of the first ones, for which the cap may not suffice.
+
+    line: the result of a row in short; tables: the tables of all rows so far, of a list only of trials that were
+    trained to their ends, with `diverging` also of those that diverged, whose valid_loss is None; files: texts to write
+    into the study's folder after each row, by file name.
+
+    families: those that it can be run on, the default first; any_family: whether also on a user's own; recipe: what it
+    changes of the family's recipe unless --set does; sets: dimensions of the space whose values the points set, so that
+    --fix cannot; reads: which of `scale`, `seeds` and `memory_limit` it uses; a list uses all; fewest: least number of
+    devices.
     """
 
     name: str
@@ -101,13 +105,13 @@ class Experiment:
 
 
 class Trials:
-    """Each configuration on its devices is a trial: the one that was begun, or a new one."""
+    """Trials of a study of an experiment: one for each configuration and number of devices."""
 
     def __init__(self, journal: Journal, config: Config, clock: Callable[[], float]) -> None:
         self._journal, self._config, self._clock = journal, config, clock
 
     def of(self, point: Point) -> str:
-        """A trial that runs; checkpoints bear its name."""
+        """Return the name of a point's trial, which its checkpoints bear; a new trial is inserted as running."""
         own = dict(self._config.own) or {name: getattr(self._config, name) for name in DIMENSIONS}
         config = json.dumps({**own, **point.config, "devices": point.devices})
         if known := self._journal.rows("SELECT trial FROM trials WHERE config = ?", config):
@@ -118,23 +122,25 @@ class Trials:
         return trial
 
     def measured(self, point: Point, row: Row) -> None:
-        """The trial is over, as far as one knows."""
+        """Mark the trial of a measured point as finished, though later points may go on with it."""
         known = {"parameters": row["parameters"]} if "parameters" in row else {}
         self._journal.update("trials", self.of(point), {"state": "finished"} | known)
 
 
 SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))
-"""Shares of a training that are proposed to whom the whole is too dear."""
+"""Shares of a training that are proposed for --scale where the cap does not pay for the whole, the largest first."""
 
 
 def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[ExperimentSettings], float]) -> list[str]:
-    """As flags: the largest share of the training, and one of the free dimensions fixed; if neither will do, both.
+    """Return flags that the cap pays for: the largest --scale, and one of the free dimensions fixed; if neither
+    suffices alone, both together.
 
-    least: device-seconds that all points must have under some settings. UserError: there is none.
+    least: returns the device-seconds that all points need at least under some settings. UserError: these leave no
+    point.
     """
 
     def paid(scale: float, fix: Mapping[str, Value]) -> float:
-        """What that costs, where the cap pays for it, else 0; some settings leave no point."""
+        """Return the least that this costs; 0: the cap does not pay for it, or it leaves no point."""
         try:
             cost = least(replace(settings, scale=scale, fix=fix))
         except UserError:
@@ -142,7 +148,8 @@ def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[Ex
         return cost if cost <= settings.budget else 0.0
 
     def narrowed(scale: float, flags: str) -> Iterator[str]:
-        """One dimension more fixed: of those values that the cap pays for the one that leaves the most to do."""
+        """Yield flags with one more dimension fixed: to the value that leaves the most to do of those that the cap pays
+        for."""
         fixes = [{**settings.fix, name: value} for name, values in free.items() for value in values]
         costs = {fix_text(fix): paid(scale, fix) for fix in fixes}
         if any(costs.values()):
@@ -156,12 +163,13 @@ def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[Ex
 
 
 START_SECONDS, END_SECONDS = 15.0, 5.0
-"""Of each device of a group, kept for its processes to come up and to end."""
+"""Seconds on each device of a group that are kept for its processes to start and to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentContext:
-    """One configuration, its text, the devices, and what is to be measured. notes: for the user."""
+    """What an experiment runs on: one configuration, its text, the devices, and the points to measure. notes: for the
+    user."""
 
     settings: ExperimentSettings
     devices: Devices
@@ -172,7 +180,7 @@ class ExperimentContext:
 
 
 def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentContext:
-    """UserError: a setting that cannot serve."""
+    """Return the context of an experiment with these settings. UserError: a setting cannot be used."""
     devices, family = find_devices(settings), settings.family
     if family not in experiment.families and (family in BUILT_IN or not experiment.any_family):
         rule = f"{family!r} is not what {experiment.name} is about: write {' or '.join(experiment.families)}"
@@ -209,9 +217,10 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
 
 
 def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
-    """The settings of an experiment on the winner of a search's study, in one of these families; of none named, in any.
+    """Return the settings of an experiment on the winner of a search's study, in one of these families, or in any if
+    none is named.
 
-    UserError: there is no such study, or it has no winner of these that an experiment can train.
+    UserError: there is no such study, or it has no winner in these families that an experiment can train.
     """
     try:
         with closing(connect(study)) as journal:
@@ -245,7 +254,7 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
 
 
 def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
-    """UserError: a dimension is fixed whose values are the points' own."""
+    """Check that --fix names no dimension that the points set themselves. UserError: it does."""
     for name in experiment.sets:
         if name in fix:
             rule = f"is not for {experiment.name}, which sets {name} itself: leave it out"
@@ -253,19 +262,21 @@ def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
 
 
 def groups(points: Sequence[Point]) -> list[list[Point]]:
-    """The points of each number of devices: their processes stay up from one to the next."""
+    """Return the points grouped by number of devices: the processes of a group stay up from one point to the next."""
     ordered = sorted(points, key=lambda point: point.devices)
     return [list(group) for _, group in itertools.groupby(ordered, key=lambda point: point.devices)]
 
 
 def price(points: Sequence[Point], share: float = 1.0) -> float:
-    """Device-seconds of the points: with a share of 1 what they are worth, with 0 the least that they must have."""
+    """Return the device-seconds of the points and of their processes' start and end: with a share of 1 what they are
+    worth, with 0 the least that they need."""
     fixed = sum(group[0].devices * (START_SECONDS + END_SECONDS) for group in groups(points))
     return fixed + sum(point.devices * point.given(share) for point in points)
 
 
 def affordable_share(points: Sequence[Point], left: float) -> float:
-    """The share, at most 1, with which the price of the points is at most so many device-seconds; below 0: too few."""
+    """Return the largest share, at most 1, at which the price of the points is within so many device-seconds; below 0:
+    even the least is not."""
     least, worth = price(points, 0.0), price(points)
     if left < least or worth == least:
         return 1.0 if left >= least else -1.0
@@ -273,5 +284,5 @@ def affordable_share(points: Sequence[Point], left: float) -> float:
 
 
 def affordable_points(points: Sequence[Point], left: float) -> int:
-    """How many of the first points so many device-seconds pay for."""
+    """Return how many of the first points, at their least, so many device-seconds pay for."""
     return next(count for count in range(len(points), -1, -1) if not count or price(points[:count], 0.0) <= left)

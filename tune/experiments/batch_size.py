@@ -1,6 +1,5 @@
-"""Larger and larger batches, until memory ends: seconds of an epoch, and the largest batch that fits, foretold from
-what smaller ones took and found by trying.
-"""
+"""Larger and larger batches, until memory runs out: seconds of an epoch, and the largest batch that fits, predicted
+from what smaller ones took and found by trying."""
 
 import json
 import math
@@ -28,15 +27,16 @@ from tune.search.memory_model import Memory, first_overhead
 from tune.units import bytes_text, parse_bytes
 
 TIMES = 4
-"""From one batch to the next, while they fit."""
+"""Factor from one batch to the next, while they fit."""
 RESOLUTION = 0.01
-"""The share of a batch to within which the largest one is found."""
+"""Precision with which the largest batch is found, as a share of it."""
 
 
 def next_rows(fits: int, fails: int | None, most: int, first: int) -> int | None:
-    """What to try after the largest batch that fits (0: none) and the smallest that does not; None: it is found.
+    """Return the rows to try after the largest batch that fits (0: none) and the smallest that does not; None: the
+    largest is found.
 
-    most: rows that there are.
+    most: rows that there are; first: rows to begin with.
     """
     if fits >= most:
         return None
@@ -46,7 +46,7 @@ def next_rows(fits: int, fails: int | None, most: int, first: int) -> int | None
 
 
 def largest_rows(bytes_of: Callable[[int], float], limit: float, most: int) -> int:
-    """Of the batches up to `most` rows the largest that takes at most `limit` bytes; 0: none does."""
+    """Return the largest batch of at most `most` rows that takes at most `limit` bytes; 0: none does."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -55,8 +55,9 @@ def largest_rows(bytes_of: Callable[[int], float], limit: float, most: int) -> i
 
 
 def fitted(measured: Mapping[int, float], paper: Callable[[int], float]) -> Callable[[int], float]:
-    """Bytes of a batch of so many rows: a line through what batches took, over what they take on paper."""
-    x = np.array([paper(rows) for rows in measured], dtype=float)  # of integers a product of bytes would overflow
+    """Return a function that predicts the bytes of a batch from its rows: a line fitted to what batches took, over what
+    they take on paper."""
+    x = np.array([paper(rows) for rows in measured], dtype=float)  # products of bytes would overflow as integers
     y = np.array(list(measured.values()), dtype=float)
     if len(measured) < 2:
         return lambda rows: float(y[0] * paper(rows) / x[0])
@@ -68,24 +69,24 @@ MEMORY = "memory_bytes", "tensor_bytes", "paper_bytes"
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """All that there are rows for."""
+    """Return the tables that there are rows for."""
     return [table for table in (batches(rows), largest(rows), boundary(rows)) if table.rows]
 
 
 def by_rows(rows: Sequence[Row]) -> dict[int, Row]:
-    """What came of each batch, that of the largest one too where it was timed."""
+    """Return the row of each batch, that of the largest one too if it was timed."""
     found = {row["asked"]["rows"]: row for row in rows if "ended" in row}
     timed = {row["largest"]: row["timed"] for row in rows if "epoch_seconds" in row.get("timed", {})}
     return dict(sorted((found | timed).items()))
 
 
 def largest_of(rows: Sequence[Row]) -> Row | None:
-    """The row of the largest batch."""
+    """Return the row of the search for the largest batch; None: there is none."""
     return next((row for row in rows if "largest" in row), None)
 
 
 def batches(rows: Sequence[Row]) -> Table:
-    """Seconds of an epoch and memory by batch, beside the published."""
+    """Return the table of the seconds of an epoch and the memory by batch, beside the published."""
     ours, theirs = by_rows(rows), {int(row["batch_size"]): row["epoch_seconds"] for row in published("batch_size")}
     found = []
     for batch in sorted(ours | theirs) if ours else []:
@@ -110,7 +111,7 @@ def batches(rows: Sequence[Row]) -> Table:
 
 
 def largest(rows: Sequence[Row]) -> Table:
-    """The largest batch as it was found, and as small ones and the search's rule foretell it."""
+    """Return the table of the largest batch as found, and as predicted from small ones and by the search's rule."""
     row = largest_of(rows)
     if row is None:
         return Table(title="", columns=(), rows=())
@@ -133,7 +134,7 @@ def largest(rows: Sequence[Row]) -> Table:
 
 
 def boundary(rows: Sequence[Row]) -> Table:
-    """All batches that were tried on the way to the largest."""
+    """Return the table of all batches that were tried on the way to the largest."""
     row = largest_of(rows)
     tried = row["tried"] if row else []
     found = [[f"{batch:,}", figure(taken, "{:,.0f}", 1e-6), ended] for batch, ended, taken in tried]
@@ -141,30 +142,30 @@ def boundary(rows: Sequence[Row]) -> Table:
 
 
 BATCHES = (32, 128, 512, 2048, 8192)
-"""Rows, as the published report's: four times as many each time."""
+"""Rows of the batches, as in the published report: four times as many each time."""
 SAFE = 0.9
-"""The share of a machine's free memory that a limit may have at most."""
+"""Largest share of a machine's free memory that a limit may be."""
 MARGIN = 1.5
-"""Nothing begins unless so many times what it should take is left."""
+"""No try begins unless this many times what it should take is left."""
 END_SECONDS = 2.0
-"""Of a task, kept for the end of its last process."""
+"""Seconds of a task that are kept for the end of its last process."""
 STEPS = FIRST_STEPS + 1
-"""That a batch is tried with."""
+"""Steps with which a batch is tried."""
 FIRST_SECONDS = 15.0
-"""That trying a batch should take, before one was tried."""
+"""Seconds that trying a batch should take, before one was tried."""
 MOST = 2**24
-"""Rows: no batch is foretold to have more."""
+"""Largest number of rows that is predicted for a batch."""
 FILE = "batches.json"
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Do what was asked for and say what came of it."""
+    """Measure a batch, or find the largest one, as asked."""
     return measure_batch(place, asked) if "rows" in asked else measure_largest(place, asked)
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Batches to be tried on a task's place, in processes of their own; what came of each is kept in its folder."""
+    """Tries batches for a task, each in a process of its own, and keeps what came of each in the task's folder."""
 
     place: Place
     asked: dict[str, Any]
@@ -177,24 +178,26 @@ class Trials:
         return min(parse_bytes(self.asked["limit"]), int(SAFE * available_bytes(self.place.device)))
 
     def known(self) -> dict[int, Outcome]:
-        """What came of each batch, by its rows."""
+        """Return what came of each batch, by its rows."""
         file = self.place.folder / FILE
         return {int(rows): each for rows, each in json.loads(file.read_text()).items()} if file.exists() else {}
 
     def run(self, rows: int, *, share: float) -> Outcome:
-        """Try a batch, and train for a share of two epochs. UserError: it fails whatever memory there is."""
+        """Try a batch, and train for a share of two epochs; return what came of it. UserError: it fails whatever memory
+        there is."""
         order = Probe(
             config=of_rows(self.place.config, self.place.data, rows), device=self.place.device, limit=self.limit,
             share=share, seconds=self.place.left() - END_SECONDS, families=ray.cloudpickle.dumps(registered_families()),
         )  # fmt: skip
         found = try_batch(order, self.place.data)
-        if found["ended"] != TOO_LATE and rows not in self.known():  # at the edge a second time may end otherwise
+        if found["ended"] != TOO_LATE and rows not in self.known():  # near the limit a second try may end otherwise
             self.place.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.place.folder / FILE, json.dumps(self.known() | {rows: found}))
         return found
 
     def seconds(self, rows: int) -> float:
-        """That trying a batch should take: as long as another one took, and longer by the rows that it has more."""
+        """Return the seconds that trying a batch should take: as long as one that fitted, and longer by the rows that
+        it has more."""
         known = {count: each for count, each in self.known().items() if each["ended"] == FITS}
         taken = (each["ready_seconds"] + STEPS * each["step_seconds"] * max(0.0, rows / count - 1)
                  for count, each in known.items())  # fmt: skip
@@ -202,19 +205,19 @@ class Trials:
 
 
 def epoch_rows(config: Config, data: Data) -> int:
-    """Rows of an epoch, which are the most that a batch can have."""
+    """Return the rows of an epoch, which are the most that a batch can have."""
     single = FAMILIES[config.family].training_batches(of_rows(config, data, 1), data, torch.device("cpu"))
     return len(single)
 
 
 def paper(place: Place) -> Callable[[int], float]:
-    """Bytes on paper of a step with so many rows."""
+    """Return a function that gives the bytes on paper of a step with so many rows."""
     family, data, device = FAMILIES[place.config.family], place.data, place.device
     return lambda rows: family.memory_estimate(of_rows(place.config, data, rows), data, micro_batches=1, device=device)
 
 
 def measure_batch(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """A second epoch, or so much of it as there is time for. UserError: the text or the time are too short."""
+    """Time a second epoch, or as much of it as there is time for. UserError: the text or the time is too short."""
     trials, rows, there = Trials(place, asked), asked["rows"], epoch_rows(place.config, place.data)
     if rows > there:
         raise UserError(f"batch: {rows} rows are more than the {there} of an epoch: give a longer text")
@@ -225,7 +228,7 @@ def measure_batch(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def measure_largest(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Four times as large as the last that fits until one does not, then the middle of the two until it is found."""
+    """Find the largest batch: try four times as many rows as the last that fits until one does not, then bisect."""
     trials, most = Trials(place, asked), epoch_rows(place.config, place.data)
     while (rows := next_rows(*bounds(trials.known()), most, BATCHES[0])) is not None:
         if place.left() - END_SECONDS < MARGIN * trials.seconds(rows):
@@ -242,14 +245,15 @@ def measure_largest(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
-    """The largest batch that fits, 0 for none, and the smallest beyond it that does not."""
+    """Return the largest batch that fits, 0 for none, and the smallest beyond it that does not."""
     fits = max((rows for rows, each in known.items() if each["ended"] == FITS), default=0)
     fails = (rows for rows, each in known.items() if each["ended"] in (RAN_OUT, KILLED) and rows > fits)
     return fits, min(fails, default=None)
 
 
 def foretold(place: Place, trials: Trials) -> dict[str, Any]:
-    """The largest batch by the search's rule for memory, which knows no run; and by what small batches took."""
+    """Return the largest batch as predicted by the search's rule for memory, before any run, and by what small batches
+    took; and the limit in bytes."""
     known, on_paper = trials.known(), paper(place)
     small = {rows: known[rows]["memory_bytes"] for rows in BATCHES if known.get(rows, {}).get("ended") == FITS}
     free = [each["free_bytes"] for each in known.values() if each.get("free_bytes")]
@@ -268,14 +272,14 @@ def foretold(place: Place, trials: Trials) -> dict[str, Any]:
 CPU_LIMIT = 2_000_000_000
 """Bytes that a batch may take on a CPU where no --memory-limit is given: a machine's memory is not to be filled."""
 PROCESS_SECONDS = 15.0
-"""In which a process starts and takes its first steps."""
+"""Seconds in which a process starts and takes its first steps."""
 EPOCHS_SECONDS = {"cpu": 300.0, "cuda": 60.0}
-"""That two epochs may take; of longer ones a part is timed."""
+"""Seconds that two epochs may take, by kind of device; of longer ones a part is timed."""
 LARGEST_SECONDS, LEAST_LARGEST_SECONDS = 200.0, 60.0
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Each batch, then the largest."""
+    """Return a point for each batch, then one for the largest."""
     limit = CPU_LIMIT if settings.memory_limit is None and devices.kind == "cpu" else settings.memory_limit
     common: dict[str, Any] = {"share": settings.scale} | ({} if limit is None else {"limit": bytes_text(limit)})
     epochs = settings.scale * EPOCHS_SECONDS[devices.kind]
@@ -288,7 +292,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 
 def line(row: Row) -> str:
-    """What came out, in short."""
+    """Return the result of a row in short."""
     if "largest" in row:
         return f"{row['largest']:,} rows fit" + (f", {row['fails']:,} do not" if row["fails"] else "")
     if "epoch_seconds" not in row:

@@ -1,4 +1,4 @@
-"""The experiments that there are, what one would do here, and the command behind experiment.py."""
+"""All experiments, what each would do and cost here, and the command behind experiment.py."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def list_lines(experiments: Iterable[Experiment]) -> Iterator[str]:
-    """One line each, with the least that it takes and what it is worth."""
+    """Yield a line for each experiment, with the device time that it needs at least and that it is worth here."""
     for each in experiments:
         settings = ExperimentSettings(budget=1.0, families={each.families[0]: 1.0})
         points = each.points(find_devices(settings), settings)
@@ -51,7 +51,7 @@ def list_lines(experiments: Iterable[Experiment]) -> Iterator[str]:
 
 
 def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator[str]:
-    """A line for each point, with its seconds on each device."""
+    """Yield the plan of an experiment: a line for each point, with its seconds on each device, and the total."""
     context = survey(experiment, settings)
     share = affordable_share(context.points, settings.budget)
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
@@ -63,7 +63,8 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
 
 
 def of_study(study: Path) -> list[Table]:
-    """What its rows say together, also where it still runs. UserError: there are none."""
+    """Return the tables of the rows that a study has, even while it still runs. UserError: it has none, or is no study
+    of an experiment."""
     try:
         with closing(connect(study)) as journal:
             known: dict[str, Any] = facts_in(journal.execute(FACTS))
@@ -81,7 +82,8 @@ def of_study(study: Path) -> list[Table]:
 
 
 def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
-    """What was typed, and the rest from the winner of the study that --of names. UserError: it cannot be had."""
+    """Return what was typed, completed from the winner of the study that --of names. UserError: --of cannot be used
+    here, or there is no such winner."""
     if name != SCALING.name:
         raise invalid("of", f"{typed['of']!r} is for {SCALING.name}: leave it out of {name}")
     if "fix" in typed:
@@ -94,7 +96,7 @@ def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(settings: ExperimentSettings) -> int:
-    """The exit code. UserError: something that was asked for cannot serve."""
+    """Run the command; return its exit code. UserError: something that was asked for cannot be done."""
     if settings.list:
         print(*list_lines(EXPERIMENTS.values()), sep="\n")
     elif settings.tables:

@@ -1,6 +1,5 @@
-"""Learning curves as a search needs them: sixteen configurations at a constant rate, and what a decay gives them after
-a while; the study's folder then has a table that tune/replay.py searches.
-"""
+"""Learning curves as a search needs them: sixteen configurations at a constant learning rate, and the losses of decays
+that begin on the way; they become a table in the study's folder, which tune/replay.py searches."""
 
 import itertools
 import json
@@ -23,24 +22,27 @@ SHAPES = (
     (128, 8, 3, 0.0), (384, 4, 6, 0.1), (32, 8, 6, 0.2), (256, 8, 2, 0.2), (128, 4, 2, 0.1), (256, 4, 8, 0.3),
     (64, 8, 4, 0.3), (256, 8, 4, 0.0), (128, 4, 4, 0.2), (384, 4, 8, 0.1),
 )  # fmt: skip
-"""d_model, heads, layers, dropout: sizes at equal ratios over a factor of 290, in which width, heads, depth and dropout
-are not correlated (|r| < 0.05), in an order in which the first few span the space too."""
+"""d_model, heads, layers, dropout: sizes at equal ratios over a factor of 290, with width, heads, depth and dropout
+uncorrelated (|r| < 0.05), in an order in which already the first few span the space."""
 NAMES = ("d_model", "heads", "layers", "dropout")
 
 LIFE, LONG_LIFE = 180.0, 1800.0
-"""Seconds at the constant rate: of all, and of those few that could win where there is more to spend."""
+"""Seconds of a life at the constant rate: of every configuration, and of those few that could win under a larger
+cap."""
 LONG = 5
 FIRST_ROUNDS, LAST_ROUNDS = 2, 1
-"""In turns over all configurations, of which the fastest counts: a busy machine only makes a step slower."""
+"""Rounds of step times over all configurations, before the lives and after; the fastest counts, as a busy machine only
+makes a step slower."""
 TIMED_SECONDS = 1.0
 SEGMENT_SECONDS = 0.5
-"""To begin and end one, beside the evaluation: a guess."""
+"""Seconds to begin and end a segment, beside the evaluation: a guess."""
 TIMES, LATE_SECONDS = 8.0, 30.0
-"""Of what a life is expected to take: what is not used is released."""
+"""A point is worth TIMES the seconds that it is expected to take, and LATE_SECONDS more: what is not used is
+released."""
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Step times, a life of each configuration, and step times once more."""
+    """Return points for step times, for a life of each configuration, and for step times once more."""
     precision = next(each for each in FASTEST_FIRST if each in devices.precisions)
     common: dict[str, Any] = {"precision": precision, **settings.fix}
     rounds: list[list[Point]] = [[] for _ in range(FIRST_ROUNDS + LAST_ROUNDS)]
@@ -57,7 +59,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 
 def timing_point(seconds: float, number: int, config: dict[str, Any], step_seconds: float) -> Point:
-    """A round of one configuration's step times."""
+    """Return the point of a round of one configuration's step times."""
     least = SEGMENT_SECONDS + seconds + (SLOW_STEPS + TIMED_STEPS) * step_seconds
     asked = {"measure": "step seconds", "round": number, "seconds": seconds}
     return Point(devices=1, asked=asked, config=config, seconds=TIMES * least + LATE_SECONDS, least=least)
@@ -66,7 +68,7 @@ def timing_point(seconds: float, number: int, config: dict[str, Any], step_secon
 def life_point(
     seconds: float, report_every: float, config: dict[str, Any], evaluation_seconds: float, done: float = 0.0
 ) -> Point:
-    """The life of a configuration, of which so many seconds are done."""
+    """Return the point of the life of a configuration, of which `done` seconds are trained already."""
     ends = [end for end in ends_of(seconds, report_every) if end > done]
     segments = math.log(seconds / max(done, report_every)) / math.log(RATIO) + 3 * len(ends)
     least = seconds - done + Config.decay_share * sum(ends) + segments * (evaluation_seconds + SEGMENT_SECONDS)
@@ -75,13 +77,13 @@ def life_point(
 
 
 def told(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
-    """The step time, to a life."""
+    """Return what a point is told of the rows so far: a life its step time, others nothing."""
     known = step_seconds(rows).get(label(point.config)) if point.asked["measure"] == "curve" else None
     return {} if known is None else {"step_seconds": known}
 
 
 def further(rows: Sequence[Row]) -> list[Point]:
-    """Lives ten times as long of those that could win there, where the cap still pays for them."""
+    """Return lives ten times as long of the configurations that could win there, for which the cap may not suffice."""
     times, step, found = LONG_LIFE / LIFE, step_seconds(rows), []
     for row in could_win(list(filter(is_life, rows)), times):
         done, batch_tokens = lived_seconds(row), row["tokens_per_report"] / row["steps_per_report"]
@@ -91,9 +93,10 @@ def further(rows: Sequence[Row]) -> list[Point]:
 
 
 def could_win(rows: Sequence[Row], times: float) -> list[Row]:
-    """The best in turns by what their longest decay gave and by what one of so many times its length is foretold to.
+    """Return the LONG best rows, taken in turns from two rankings: by the loss of their longest decay, and by the
+    forecast for one so many times as long.
 
-    Of equals the larger model.
+    Of equals the larger model comes first.
     """
     ended = {number: decays(row) for number, row in enumerate(rows) if decays(row)}
 
@@ -106,9 +109,8 @@ def could_win(rows: Sequence[Row], times: float) -> list[Row]:
 
 
 def foretold(decayed: Sequence[tuple[int, float]], times: float) -> float:
-    """The loss of a decay at so many times the length of the last: falls over the logarithm of the length become less
-    as they did, twice on the way.
-    """
+    """Return the forecast loss of a decay at so many times the length of the last. What it falls for each unit of log
+    length shrinks twice on the way, each time by the ratio of the last two falls."""
     falls = [(before - after) / math.log(later / at) for (at, before), (later, after) in itertools.pairwise(decayed)]
     if not falls:
         return decayed[-1][1]
@@ -117,12 +119,12 @@ def foretold(decayed: Sequence[tuple[int, float]], times: float) -> float:
 
 
 def decays(row: Row) -> list[tuple[int, float]]:
-    """Reports at which lives with a decay ended, and their losses."""
+    """Return the reports at which lives with a decay ended, with their losses."""
     return [(at, loss) for at, loss in enumerate(row["decayed_loss"], 1) if loss is not None]
 
 
 def end_of(row: Row, at: int) -> float:
-    """Of ENDS the one that is nearest to the time of a report, at full scale."""
+    """Return the one of ENDS that is nearest to the time of a report, converted to a scale of 1."""
     seconds = lived_seconds(row) * at / len(row["valid_loss"]) * REPORT_SECONDS / row["asked"]["report_every"]
     return min(ENDS, key=lambda end: abs(math.log(seconds / end)))
 
@@ -135,7 +137,7 @@ COPIED = (
 
 
 def files(rows: Sequence[Row]) -> dict[str, str]:
-    """The table of all lives so far, a line each."""
+    """Return the table of all lives so far, a JSON line each, by its file name."""
     known = step_seconds(rows)
     lines = [
         {"config": row["config"], "seconds_per_report": row["steps_per_report"] * known[label(row["config"])]}
@@ -146,7 +148,7 @@ def files(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _rounded(value: Any) -> Any:
-    """With six digits: nobody measures more."""
+    """Return a value with all its floats rounded to six digits: nobody measures more."""
     if isinstance(value, dict):
         return {name: _rounded(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -155,7 +157,7 @@ def _rounded(value: Any) -> Any:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Losses after the longest life at the constant rate, and after each decay."""
+    """Return the table of losses after the longest life at the constant rate, and after each decay."""
     known, found = step_seconds(rows), sorted(longest_lives(rows), key=lambda row: row["parameters"])
     decayed = [{end_of(row, at): loss for at, loss in decays(row)} for row in found]
     ends = sorted(set[float]().union(*decayed))
@@ -177,12 +179,12 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def last(losses: Sequence[float | None]) -> float | None:
-    """None where the life diverged before."""
+    """Return the last loss; None: the life diverged before, or has none."""
     return losses[-1] if losses else None
 
 
 def line(row: Row) -> str:
-    """What came out, in short."""
+    """Return the result of a row in short."""
     if "step_seconds" in row:
         return f"{1e3 * row['step_seconds']:.2f} ms a step"
     ended = decays(row)

@@ -1,4 +1,4 @@
-"""Ways to train on several devices, each against DistributedDataParallel as it comes."""
+"""Ways to train on several devices, each compared with DistributedDataParallel's default."""
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
@@ -19,11 +19,12 @@ from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Ta
 from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, plain_steps
 from tune.experiments.tables import NOTHING, with_interval
 
-FIRST_STEPS = 3  # before gradients are compared: at first most of them are zero, and buckets are laid out anew
+FIRST_STEPS = 3  # steps before gradients are compared: most are zero at first, and DDP rebuilds its buckets
 
 
 def ready_learner(config: Config, data: Data, device: torch.device, **levers: Any) -> ParallelLearner:
-    """One with these of DDPOptions, after its first steps. UserError: the backend cannot do that, found by trying."""
+    """Return a learner with these of DDPOptions set, after its first steps. UserError: the backend refuses them, found by
+    trying."""
     try:
         learner = ParallelLearner(config, data, device, levers=DDPOptions(**levers))
         for _ in range(FIRST_STEPS):
@@ -35,7 +36,8 @@ def ready_learner(config: Config, data: Data, device: torch.device, **levers: An
 
 
 def gradient_distance(learner: Learner, other: Learner) -> float:
-    """How far the one's gradient of a batch is from the other's, at the other's weights and without dropout."""
+    """Return the relative distance of one learner's gradient of a batch from the other's, at the other's weights and
+    without dropout."""
     learner.model.load_state_dict(other.model.state_dict())
     return distance(_gradient(learner), _gradient(other))
 
@@ -49,7 +51,8 @@ def _gradient(learner: Learner) -> Tensor:
 
 
 def data_parallel(config: Config, data: Data, device: torch.device) -> Learner:
-    """One process on the devices of all ranks: torch's DataParallel, its model on `device`. UserError: none there."""
+    """Return a learner that uses the devices of all ranks from one process, by torch's DataParallel, its model on
+    `device`. UserError: the process does not see a GPU for each of at least two ranks."""
     rule = "one process divides a batch among at least two GPUs of its machine"
     if device.type != "cuda":
         raise UserError(f"DataParallel: there is no GPU here: {rule}")
@@ -63,7 +66,7 @@ def data_parallel(config: Config, data: Data, device: torch.device) -> Learner:
 
 
 class FirstRankStep:
-    """A step that the first rank takes; the others wait on their hosts, where they keep no device from it."""
+    """Step that only the first rank takes; the others wait on their hosts, so that their devices stay free for it."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner, self._hosts = learner, dist.new_group(backend="gloo")
@@ -77,7 +80,7 @@ class FirstRankStep:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """One, of all ways; and why those that were not gone were not."""
+    """Return one table of all ways, with the reason why a way was skipped."""
     found = [
         [
             name(row), with_interval(row["default_seconds"], "{:.2f}", 1e3),
@@ -97,18 +100,18 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def measured(rows: Sequence[Row]) -> list[Row]:
-    """Those of ways that could be gone."""
+    """Return the rows of the ways that could be measured."""
     return [row for row in rows if "times" in row]
 
 
 def name(row: Row) -> str:
-    """The way: `bucket_megabytes 25`."""
+    """Return the name of a way, such as `bucket_megabytes 25`."""
     value = row["asked"].get("value")
     return str(row["asked"]["way"]) if value is None or value is True else f"{row['asked']['way']} {value}"
 
 
 def about(rows: Sequence[Row]) -> str:
-    """What all were measured on."""
+    """Return a note on what all ways were measured on."""
     if not rows:
         return ""
     some = rows[0]
@@ -118,7 +121,7 @@ def about(rows: Sequence[Row]) -> str:
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Measure one way. UserError: it cannot be gone here."""
+    """Measure one way. UserError: it does not work here."""
     here = place.config, place.data, place.device
     if asked["way"] == "DataParallel":
         other: Learner = data_parallel(*here)
@@ -146,17 +149,17 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"way": "gradient_as_bucket_view", "value": True}, {"way": "static_graph", "value": True},
     *({"way": "compression", "value": kind} for kind in ("bf16", "fp16")),
 )  # fmt: skip
-"""The default against itself tells what a difference is that means nothing."""
+"""Ways to compare; the default against itself shows how large a difference is that means nothing."""
 SECONDS, LEAST = 40.0, 8.0
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Each way, on all devices."""
+    """Return a point for each way, on all devices."""
     return [Point(devices=devices.slots, asked=way, seconds=SECONDS, least=LEAST) for way in WAYS]
 
 
 def line(row: Row) -> str:
-    """What came out, in short."""
+    """Return the result of a row in short."""
     return (f"{with_interval(row['times'], '{:.3f}')} times as fast as the default, its gradient "
             f"{row['distance']:.1e} from the default's")  # fmt: skip
 

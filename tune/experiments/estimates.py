@@ -29,14 +29,14 @@ FLOPS = {
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """All that there are rows for."""
+    """Return the tables that there are rows for."""
     made = [parameters(rows), flops(rows), slopes(rows), memory(rows)]
     return [table for table in made if table.rows]
 
 
 def steps_of(rows: Sequence[Row]) -> list[Row]:
-    """Those of steps, by `step`: of the block or of the whole model, batch, heads. That of the report's block has what
-    Nsight Compute counted, and the report's figures, where they are known."""
+    """Return the rows of steps, each with its `step`: block or whole model, batch, heads. Those of the report's block
+    also have what Nsight Compute counted, and the report's figures, where they are known."""
     found = {}
     for row in (each for each in rows if "paper_step_flops" in each):
         step = row["asked"]["measure"], row["asked"]["batch"], row["config"]["heads"]
@@ -50,7 +50,7 @@ def steps_of(rows: Sequence[Row]) -> list[Row]:
 
 
 def parameters(rows: Sequence[Row]) -> Table:
-    """By parts."""
+    """Return the table of the parameters by parts of the model."""
     found = []
     for row in (each for each in rows if "layered" in each):
         whole, left = row["parameters"], row["parameters"] - row["layered"]
@@ -63,7 +63,7 @@ def parameters(rows: Sequence[Row]) -> Table:
 
 
 def flops(rows: Sequence[Row]) -> Table:
-    """Of a training step."""
+    """Return the table of the FLOPs of a training step."""
     found = [
         [
             *map(str, row["step"]), *(figure(row.get(name), MFLOP, 1e-6) for name in FLOPS.values()),
@@ -80,7 +80,8 @@ def flops(rows: Sequence[Row]) -> Table:
 
 
 def slopes(rows: Sequence[Row]) -> Table:
-    """Of measured FLOPs of the report's block over estimated ones, by least squares over its batches."""
+    """Return the table of the slopes of measured FLOPs of the report's block over estimated ones, by least squares over
+    its batches."""
     found, block = [], [row for row in steps_of(rows) if (row["step"][0], row["step"][2]) == ("block", HEADS)]
     for name, counted in STEPS.items():
         if len(known := [row for row in block if counted in row]) > 1:
@@ -93,7 +94,7 @@ def slopes(rows: Sequence[Row]) -> Table:
 
 
 def memory(rows: Sequence[Row]) -> Table:
-    """Of the block and of the whole model."""
+    """Return the table of the memory of the block and of the whole model."""
 
     def against(row: Row, name: str) -> list[str]:
         paper, measured = row.get(f"paper_{name}"), row[name]
@@ -113,7 +114,8 @@ def memory(rows: Sequence[Row]) -> Table:
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Do what was asked for and say what came of it. UserError: it cannot be done here."""
+    """Measure what was asked for: parameters, a step, or what Nsight Compute counts. UserError: it cannot be done
+    here."""
     config = WordConfig(heads=place.config.heads)
     if asked["measure"] == "parameters":
         yield Said(what="steps", row=measure_parameters(config))
@@ -128,7 +130,8 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def measure_parameters(config: WordConfig) -> Row:
-    """Of the whole model by parts; `layered`: those that a tool sees which asks each layer for weight and bias."""
+    """Return the parameters of the whole model and of its parts; `layered`: those that a tool finds by asking each
+    layer only for its weight and bias."""
     named = {name: weights.numel() for name, weights in WordModel(config).named_parameters()}
     left_out = [name for name in named if not name.endswith((".weight", ".bias"))]
     whole = sum(named.values())
@@ -137,8 +140,8 @@ def measure_parameters(config: WordConfig) -> Row:
 
 
 def measure_step(place: Place, asked: dict[str, Any], config: WordConfig) -> Iterator[Said]:
-    """A training step of the encoder block alone, or one of the whole model with its optimizer: on paper, and what
-    torch counts. UserError: it would not fit."""
+    """Yield what a training step of the encoder block alone, or of the whole model with its optimizer, takes on paper
+    and as torch counts it. UserError: it would not fit."""
     batch, device, paper = asked["batch"], place.device, on_paper(asked["measure"], config, asked["batch"])
     needed = ROOM * paper.get("paper_step_bytes", 0)
     if needed > (room := min(available_bytes(device), asked.get("memory_limit", math.inf))):
@@ -156,21 +159,22 @@ def measure_step(place: Place, asked: dict[str, Any], config: WordConfig) -> Ite
 
 
 PROFILED = "from model.cost.word_model import profiled_step; profiled_step({batch})"
-"""What runs under Nsight Compute."""
+"""Code that runs under Nsight Compute."""
 SHAPE = {"d_model": 200, "heads": 2, "layers": 1, "dropout": 0.0, "precision": "fp32"}
 BATCHES = (16, 32, 64, 128, 256)
 OTHER_HEADS = (1, 8)
-"""Of the block at the smallest batch, which must cost the same."""
+"""Other numbers of heads of the block, at the smallest batch: the step must cost the same."""
 QUICK_SECONDS = 6.0
 ROOM = 1.2
-"""Times the memory on paper must be there before a step begins."""
+"""How many times its memory on paper must be free before a step begins."""
 ROW_SECONDS = 0.16
-"""Of a CPU core for the whole model, beyond that, for each row of the batch."""
+"""Seconds of a CPU core for each row of the batch of the whole model, beyond QUICK_SECONDS."""
 NSIGHT_SECONDS = {"cpu": QUICK_SECONDS, "cuda": 180.0}
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Parameters, the block and the whole model at each batch, the GPU's counters, and the block with other heads."""
+    """Return points for the parameters, for the block and the whole model at each batch, for the GPU's counters, and
+    for the block with other heads."""
     limit = {} if settings.memory_limit is None else {"memory_limit": settings.memory_limit}
 
     def point(asked: dict[str, Any], seconds: float = QUICK_SECONDS, least: float = 0.0, **config: Any) -> Point:
@@ -187,7 +191,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 
 def line(row: Row) -> str:
-    """What came out, in short."""
+    """Return the result of a row in short."""
     if "step_flops" not in row:
         return f"{row['parameters']:,} parameters" if "parameters" in row else f"{len(row['nsight'])} batches"
     times = row["step_flops"] / row["paper_step_flops"]

@@ -1,4 +1,4 @@
-"""What an experiment can be asked for: the search's settings, with one family; standard library only."""
+"""Settings of an experiment: the search's, with one family; standard library only."""
 
 import math
 import pkgutil
@@ -31,7 +31,7 @@ EXPERIMENTS = {
     **dict.fromkeys(("methods", "batch_size", "estimates", "loader", "stages", "precision", "transfer"), "nanogpt"),
     **dict.fromkeys(("scaling", "large_batch", "data_parallel", "curves"), "nanogpt"),
 }
-"""The experiments, and the family that each is of unless another is asked for."""
+"""Names of the experiments, and the family that each is of unless another is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class ExperimentSettings(Formed, Settings):
         "print the tables of a study of an experiment anew, and measure nothing",
         default=None, form="FOLDER", parse=parse_path, stored=False,
     )  # fmt: skip
-    recipe: Mapping[str, float | str] = flag_field(  # that winner's, where it is not the family's own; has no flag
+    recipe: Mapping[str, float | str] = flag_field(  # --of's winner's, where it differs from the family's; has no flag
         "", default_factory=dict, parse=parse_set, show=set_text
     )
 
@@ -101,7 +101,7 @@ class ExperimentSettings(Formed, Settings):
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
-        """As above. With --of the winner that is meant is read first."""
+        """As in Settings; with --of, the winner that is meant is read first."""
         forms: dict[str, Any] = {form: True for form in FORMS if form in typed}
         if "list" in typed:
             return cls(budget=1.0, families={"nanogpt": 1.0}, list=True, **forms)
@@ -119,7 +119,7 @@ class ExperimentSettings(Formed, Settings):
         return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)
 
     def first_line(self) -> str | None:
-        """What was asked for, in flags."""
+        """Return what was asked for, as flags; None: no study is asked for."""
         if self.list or self.tables:
             return None
         default = {each.name: each.default for each in fields(self)}
@@ -130,22 +130,24 @@ class ExperimentSettings(Formed, Settings):
 
     @property
     def family(self) -> str:
-        """The one there is."""
+        """The one family of the experiment."""
         return next(iter(self.families))
 
     def to_go_on(self, study: Path) -> str:
-        """What to type to go on with a study of these settings."""
+        """Return the command that goes on with a study of these settings."""
         return f"{called('tune/experiment.py')} {self.name} --resume {shlex.quote(str(study))}"
 
     def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
-        """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""
+        """Return the error for a cap that does not pay for an experiment. smallest: the device-seconds that would;
+        others: flags that would too."""
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
         remedy = ", or ".join([f"at least {least}", *others])
         return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")
 
 
 def typed_again(stored: Mapping[str, str | bool]) -> list[str]:
-    """The flags of a new study with these settings, as study.json has them; what --of gave stands in its place."""
+    """Return the flags of a new study with these settings, as study.json has them; those of what --of gave replace
+    --of."""
     given: dict[str, str] = {}
     for text in (str(stored[name]) for name in ("recipe", "set") if name in stored):
         given |= {part.partition("=")[0]: part for part in text.split(",")}

@@ -1,6 +1,5 @@
-"""The kernels, measured: as Ray tasks, one at a time, or in this process; with a budget in a study that keeps the rows,
-each kernel a trial on a lease of the study's ledger, and on TensorBoard.
-"""
+"""Measure the kernels as Ray tasks, one at a time, or in this process; with a budget in a study, which keeps the rows,
+shows them on TensorBoard, and makes each kernel a trial on a lease of its ledger."""
 
 import json
 import math
@@ -25,17 +24,17 @@ from tune.store.journal import Journal
 from tune.units import duration_text
 
 TASK_SECONDS, BUILD_SECONDS, ROW_SECONDS, PEAKS_SECONDS = 4.0, 1.0, 0.5, 15.0
-"""Expected on a quiet machine: of a task; of an implementation that is built and held against the reference; of one
-that is timed at a size; of the machine's own peaks."""
+"""Expected seconds on a quiet machine: of a task; of building an implementation and checking it against the reference;
+of timing one at a size; of measuring the machine's own peaks."""
 ENDING_SECONDS = 0.5
-"""What a task that is ended may take to be gone; after it the system ends its process, where nobody else did."""
+"""Seconds in which a task that is ended should be gone; after them the system ends its process, if nothing else did."""
 COLUMNS = (
     *("kernel", "implementation", "size", "dtype", "device", "threads", "status", "compile_milliseconds", "bytes"),
     *("flops", "median_seconds", "end_to_end_seconds", "spread", "unit", "per_second", "share_of_peak", "unstable"),
 )
-"""Of a row that go into the journal's table `kernels` as they are."""
+"""Fields of a row that the journal's table `kernels` has as they are."""
 SCALARS = ("median_seconds", "end_to_end_seconds", "per_second", "gigabytes_per_second", "share_of_peak")
-"""Of a row on TensorBoard."""
+"""Fields of a row that TensorBoard shows."""
 KERNEL = "kernel"
 """The purpose of a task's lease, and what its seconds are charged for."""
 Returned = TypeVar("Returned")
@@ -56,7 +55,8 @@ class Cluster:
         self, function: Callable[..., Returned], *arguments: Any, on_gpu: bool, seconds: float | None = None,
         **options: Any,
     ) -> Returned:  # fmt: skip
-        """A task that takes all cores, so that no two run at a time, and the GPU if it needs it; Ray's own `options`.
+        """Run a task that takes all cores, so that no two run at a time, and the GPU if it needs it. options: Ray's
+        own.
 
         OverdueError: it was not done after so many seconds, and is gone.
         """
@@ -78,7 +78,8 @@ class Cluster:
 
 
 def until(ends: float | None, function: Callable[..., Returned], *arguments: Any) -> Returned:
-    """Call a function in a process that the system ends by this machine's monotonic clock, where nobody else did."""
+    """Call a function, in a process that the system ends ENDING_SECONDS after `ends`, a time of this machine's
+    monotonic clock, if nothing else did."""
     if ends is not None:
         end_within(ends + ENDING_SECONDS - time.monotonic())
     try:
@@ -89,7 +90,7 @@ def until(ends: float | None, function: Callable[..., Returned], *arguments: Any
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """On a Ray of this process's own, with the GPUs that there are."""
+    """Yield a cluster on a Ray of this process's own, with the GPUs that there are."""
     import ray
 
     from tune.backend.session import local_ray
@@ -99,7 +100,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def run(settings: Settings) -> int:
-    """Measure, print, and keep the rows where there is a budget; the exit code. UserError: a setting cannot serve."""
+    """Measure, print, and with a budget keep the rows; return the exit code. UserError: a setting cannot be used."""
     check_implementations(settings)
     if settings.local:
         return report(settings, in_process(settings))
@@ -108,37 +109,38 @@ def run(settings: Settings) -> int:
 
 
 def in_tasks(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
-    """The rows of each kernel."""
+    """Yield the rows of each kernel."""
     for name in settings.kernels:
         yield rows_of(up, settings, name)
 
 
 def rows_of(up: Cluster, settings: Settings, name: str, seconds: float | None = None) -> list[Row]:
-    """Of one kernel."""
+    """Return the rows of one kernel, measured in a task. OverdueError: as in Cluster.run."""
     arguments = name, settings.sizes, settings.implementations, settings.seed
     return up.run(measure, *arguments, on_gpu=takes_gpu(settings, name), seconds=seconds)
 
 
 def takes_gpu(settings: Settings, name: str) -> bool:
-    """Whether a kernel is to run on a GPU too."""
+    """Return whether a kernel is to run on a GPU too."""
     return any(each.device == "gpu" for each in asked(KERNELS[name], settings.implementations))
 
 
 def expected(settings: Settings, name: str) -> float:
-    """Seconds of a kernel's task."""
+    """Return the expected seconds of a kernel's task."""
     sizes = len(settings.sizes) if KERNELS[name].sized else 1
     return TASK_SECONDS + len(asked(KERNELS[name], settings.implementations)) * (BUILD_SECONDS + sizes * ROW_SECONDS)
 
 
 def devices_of(up: Cluster, *, on_gpu: bool) -> int:
-    """How many devices a task is charged for: its GPU, and where there is none all cores."""
+    """Return how many devices a task is charged for: on a machine with a GPU that one if it is used, on others all
+    cores."""
     return int(on_gpu) if up.gpus else THREADS
 
 
 def in_study(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
-    """The rows of each kernel that the budget pays for, kept before they are shown.
+    """Yield the rows of each kernel that the budget pays for; they are kept before they are shown.
 
-    UserError, with nothing written: not even the first is paid for.
+    UserError, with nothing written: it does not even pay for the first.
     """
     check_first(settings, up)
     try:
@@ -152,7 +154,7 @@ def in_study(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
 
 @contextmanager
 def begun(up: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterator["Study"]:
-    """A new study in the folder that the settings name."""
+    """Yield a new study in the folder that the settings name."""
     from tune.display import tensorboard
 
     assert settings.budget is not None
@@ -167,7 +169,7 @@ def begun(up: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterat
 
 
 def check_first(settings: Settings, up: Cluster) -> None:
-    """UserError: the budget does not pay for the first kernel."""
+    """Check that the budget pays for the first kernel. UserError: it does not."""
     first, budget = settings.kernels[0], settings.budget or 0.0
     seconds = expected(settings, first) + 2 * ENDING_SECONDS + GRACE_SECONDS
     least = devices_of(up, on_gpu=takes_gpu(settings, first)) * seconds + 1
@@ -180,7 +182,7 @@ def check_first(settings: Settings, up: Cluster) -> None:
 
 @dataclass(kw_only=True)
 class Study:
-    """A study that is written."""
+    """Study that is being written."""
 
     settings: Settings
     up: Cluster
@@ -189,7 +191,7 @@ class Study:
     _files: dict[str, Any] = field(default_factory=dict)
 
     def rows(self) -> Iterator[list[Row]]:
-        """Of each kernel, as long as the budget pays for the next."""
+        """Yield the rows of each kernel, as long as the budget pays for the next."""
         names = self.settings.kernels
         self.accounting.journal.note(
             cap_seconds=self.settings.budget, created=time.time(), kernels=names, sizes=self.settings.sizes,
@@ -212,7 +214,7 @@ class Study:
             yield found
 
     def _note_peaks(self, beside: float) -> None:
-        """The machine's peaks, where the budget pays for them beside all the kernels."""
+        """Measure and note the machine's peaks, where the budget pays for them beside all the kernels."""
         lease = self._lease(PEAKS_SECONDS, beside=beside, on_gpu=True)
         if lease is None:
             return
@@ -228,7 +230,8 @@ class Study:
             self.accounting.journal.note(peaks={device: asdict(peaks) for device, peaks in found.items()})
 
     def _lease(self, price: float, *, on_gpu: bool, beside: float = 0.0) -> float | None:
-        """Seconds that a task of that price may take; None where the budget does not pay for it, and `beside`."""
+        """Return the seconds that a task of that price may take; None: the budget does not pay for it and for
+        `beside`."""
         devices = devices_of(self.up, on_gpu=on_gpu)
         if not devices:
             return TRIES * price
@@ -237,7 +240,8 @@ class Study:
 
     @contextmanager
     def _charged(self, what: str, lease: float, *, on_gpu: bool) -> Iterator[list[Row]]:
-        """Reserve and write down before what runs inside; after it charge, and keep the rows that are given."""
+        """Reserve seconds and write the trial down before what runs inside; then charge, and keep the rows that were
+        added to the list it yields."""
         devices, journal, found = devices_of(self.up, on_gpu=on_gpu), self.accounting.journal, list[Row]()
         trial = {"trial": what, "family": KERNEL, "config": json.dumps({"sizes": self.settings.sizes})}
         with journal.transaction():
@@ -259,7 +263,7 @@ class Study:
             journal.update("trials", what, {"state": state})
 
     def _draw(self, found: Sequence[Row]) -> None:
-        """On TensorBoard what is right and stable: a run an implementation, over the sizes."""
+        """Show the rows that are right and stable on TensorBoard: a run for each implementation, over the sizes."""
         for row in found:
             if row["median_seconds"] is not None and not row["unstable"]:
                 values = [
@@ -291,7 +295,7 @@ class Study:
 
 
 def as_record(row: Row) -> dict[str, Any]:
-    """A row as the journal's table has it; what was not measured is left out."""
+    """Return a row as the journal's table has it, without what was not measured."""
     correct = row["correct"]
     return {name: row[name] for name in COLUMNS if row.get(name) is not None} | {
         "shape": json.dumps(row["shape"]),

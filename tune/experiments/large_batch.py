@@ -1,11 +1,11 @@
-"""Batches of 1, 4 and 16 times the recipe's at equal samples, under four rules for the rate, LARS (You et al. 2017,
-arXiv:1708.03888) among them; set_epoch on and off; and the gradient noise scale, which tells how large a batch is worth
-it (McCandlish et al. 2018, arXiv:1812.06162).
+"""Batches of 1, 4 and 16 times the recipe's at equal samples, under four rules for the learning rate, LARS (You et al.
+2017, arXiv:1708.03888) among them; set_epoch on and off; and the gradient noise scale, which tells how large a batch is
+worth it (McCandlish et al. 2018, arXiv:1812.06162).
 
-tr(S) / |G|^2: the variance of one token's gradient, summed over the weights, against the square of the mean gradient.
-A batch of as many tokens needs twice the steps of the largest, and twice the tokens of the smallest. Both parts are
-estimated without bias from the gradients of a batch and of its parts (appendix A), which training has at hand: each
-rank's before they are communicated, on one device those of two halves.
+The noise scale is tr(S) / |G|^2: the variance of one token's gradient, summed over the weights, over the squared norm
+of the mean gradient. A batch of that many tokens needs twice the steps of a very large one, and twice the tokens of a
+very small one. Both are estimated without bias from the gradients of a batch and of its parts (appendix A), which
+training computes anyway: on several ranks each rank's before communication, on one device those of two halves.
 """
 
 import functools
@@ -39,12 +39,13 @@ from tune.experiments.training import of_rows, recipe_rows, trained
 from tune.published import published
 from tune.recipe import followed
 
-BASE_RATE = 0.05  # of .01 to .1, tried on nanoGPT with the recipe's batch
-WEIGHT_DECAY = 5e-4  # the paper's
+BASE_RATE = 0.05  # chosen from .01 to .1 on nanoGPT with the recipe's batch
+WEIGHT_DECAY = 5e-4  # as in LARS's paper
 
 
 def take_lars(learner: Learner, rate: float) -> None:
-    """Let a learner that begins use LARS: a step moves a matrix by `rate` times its norm, whatever its gradient's.
+    """Make a learner that begins use LARS: a step moves a matrix by `rate` times its norm, however large its gradient
+    is.
 
     Of the paper's two factors, rate and trust, only the product counts for matrices; gains and biases, which have
     neither trust ratio nor decay, take the rate as it is, so the trust is 1 here.
@@ -55,31 +56,35 @@ def take_lars(learner: Learner, rate: float) -> None:
 
 
 GRADUAL_SHARE = 5 / 90
-"""Of the training, in which Goyal et al. come from the small batch's rate to the large one's: 5 of 90 epochs."""
+"""Share of the training in which the rate grows from the small batch's to the large one's: 5 of 90 epochs in Goyal et
+al."""
 LONGEST_WARM_UP = 0.2
-"""Of the training, where it is short."""
+"""Largest share of a training that is warm-up, which short ones reach."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateRule:
-    """power: of the batch's multiple, with which the peak rate grows; gradual: comes there from the small batch's."""
+    """Rule for the learning rate of a large batch. power: the peak rate grows with the batch's multiple to this power;
+    gradual: whether it grows from the small batch's rate, after the warm-up."""
 
     power: float
     gradual: bool = False
     optimizer: str = "AdamW"
 
     def rate(self, base: float, times: int) -> float:
-        """The peak rate of a batch so many times as large."""
+        """Return the peak rate of a batch so many times as large."""
         return base * times**self.power
 
     def factor(self, step: int, *, steps: int, times: int, warm_up_steps: int, decay_share: float) -> float:
-        """The share of the peak rate at a step of so many: warm-up over the small batch's samples, decay at the end."""
+        """Return the share of the peak rate at a step: warm-up over the small batch's samples, decay at the end. steps:
+        of the whole training."""
         warm = max(1, round(min(warm_up_steps / times, LONGEST_WARM_UP * steps)))
         share = warm_up(step, warm) * min(1.0, (steps - step) / (decay_share * steps))
         return share * self._grown(step - warm, steps, times) if self.gradual else share
 
     def _grown(self, after: int, steps: int, times: int) -> float:
-        """From the small batch's rate to all of the large one's; after: steps since the warm-up."""
+        """Return the share of the large batch's rate, which grows from the small one's to all of it; after: steps since
+        the warm-up."""
         small = times**-self.power
         return small + (1 - small) * min(1.0, max(0.0, (after + 1) / (GRADUAL_SHARE * steps)))
 
@@ -90,12 +95,13 @@ RULES = {
     "square root": RateRule(power=0.5),
     "LARS": RateRule(power=0.5, optimizer="LARS"),
 }
-"""linear: Goyal et al. 2017 (arXiv:1706.02677); square root: for Adam, Malladi et al. 2022 (arXiv:2205.10287)."""
+"""Rules for the rate. linear: Goyal et al. 2017 (arXiv:1706.02677); square root: for Adam, Malladi et al. 2022
+(arXiv:2205.10287)."""
 
 
-PARTS = 2  # of a batch on one device
+PARTS = 2  # parts of a batch on one device
 SEEN = "seen"
-"""Among a checkpoint's tensors."""
+"""Name, among a checkpoint's tensors, of what a WatchedLearner has seen."""
 
 
 class WatchedLearner(Learner):
@@ -103,9 +109,9 @@ class WatchedLearner(Learner):
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = PARTS):
         super().__init__(config, data, device, micro_batches)
-        self._squares: list[Tensor] = []  # of the part that is under way, one a tensor
-        self._parts: list[Tensor] = []  # squared norm of the mean gradient, and 1 / tokens
-        self._seen: list[Tensor] = []  # the means of these, the same of the whole batch: one row a step
+        self._squares: list[Tensor] = []  # squared norms of the current part's gradients, one a tensor
+        self._parts: list[Tensor] = []  # of each part: squared norm of the mean gradient, and 1 / tokens
+        self._seen: list[Tensor] = []  # a row a step: means over the parts, then the whole batch's
         for parameter in self.parameter_names:
             parameter.register_hook(self._note)
 
@@ -118,17 +124,18 @@ class WatchedLearner(Learner):
         return taken
 
     def tensors(self) -> dict[str, Tensor]:
-        """And what was seen so far, the mean of all ranks; all of them ask together."""
+        """Return the tensors of a Learner and what was seen so far, the mean of all ranks; all ranks must call it
+        together."""
         seen = {SEEN: mean_over_ranks(torch.stack(self._seen))} if self._seen else {}
         return super().tensors() | seen
 
     def restore(self, saved: Saved) -> None:
-        """As without."""
+        """Restore a Learner's state and what was seen."""
         super().restore(saved)
         self._seen = list(saved.tensors[SEEN].to(self.device)) if SEEN in saved.tensors else []
 
     def estimates(self) -> tuple[np.ndarray, np.ndarray]:
-        """|G|^2 and tr(S) by each step so far, (steps,) each; all ranks ask together."""
+        """Return |G|^2 and tr(S) at each step so far, (steps,) each; all ranks must call it together."""
         if not self._seen:
             return np.empty(0), np.empty(0)
         seen = mean_over_ranks(torch.stack(self._seen)).cpu().double().numpy()
@@ -151,19 +158,19 @@ class WatchedLearner(Learner):
 
 
 class WatchedParallelLearner(WatchedLearner, ParallelLearner):
-    """The same of one rank: its part of the batch is what the other ranks' parts are held against."""
+    """WatchedLearner of one of several ranks: the parts that are compared are the ranks' parts of the batch."""
 
     def __init__(self, config: Config, data: Data, device: torch.device):
         super().__init__(config, data, device, micro_batches=1)
 
 
 def watched_learner(config: Config, data: Data, device: torch.device) -> WatchedLearner:
-    """One that learns together with the other ranks, where there are any."""
+    """Return a watched learner; where there are other ranks, one that learns together with them."""
     return WatchedParallelLearner(config, data, device) if ranks() > 1 else WatchedLearner(config, data, device)
 
 
 def unbiased(small: Any, fewness: Any, big: Any, whole: Any) -> tuple[Any, Any]:
-    """|G|^2 and tr(S), numbers or arrays of them.
+    """Return unbiased estimates of |G|^2 and tr(S), numbers or arrays of them.
 
     small, big: squared norms of the mean gradients of a part and of the whole batch; fewness, whole: one over their
     tokens. The square of a mean over b tokens is |G|^2 + tr(S) / b on average.
@@ -173,9 +180,9 @@ def unbiased(small: Any, fewness: Any, big: Any, whole: Any) -> tuple[Any, Any]:
 
 
 def noise_scale(signal: np.ndarray, noise: np.ndarray) -> Interval | None:
-    """tr(S) / |G|^2 in tokens, each averaged over the steps; its interval by the bootstrap over them.
+    """Return tr(S) / |G|^2 in tokens, each averaged over the steps, with its interval by the bootstrap over them.
 
-    None: no gradient is to be seen through the noise.
+    None: the noise hides the gradient, as the estimate of |G|^2 is not positive.
     """
     if not (len(signal) and signal.mean() > 0):
         return None
@@ -190,18 +197,18 @@ DIVERGED = "diverged"
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Those that there are rows for."""
+    """Return the tables that there are rows for."""
     return [table for table in (losses(rows), noise(rows), orders(rows)) if table.rows]
 
 
 def trainings(rows: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
-    """The seeds of each multiple of the batch and rule, by size and in the order of the rules."""
+    """Return the rows of each multiple of the batch and rule, one a seed, by size and in the order of the rules."""
     found = grouped(_measured(rows, "training"), lambda row: (row["asked"]["times"], row["asked"]["rule"]))
     return dict(sorted(found.items(), key=lambda each: (each[0][0], list(RULES).index(each[0][1]))))
 
 
 def epochs(rows: Sequence[Row]) -> dict[bool, list[Row]]:
-    """The seeds with set_epoch, and those without."""
+    """Return the rows with set_epoch, one a seed, and those without."""
     found = grouped(_measured(rows, "epochs"), lambda row: bool(row["asked"]["set_epoch"]))
     return dict(sorted(found.items(), reverse=True))
 
@@ -211,13 +218,13 @@ def _measured(rows: Sequence[Row], what: str) -> Iterable[Row]:
 
 
 def told(rows: Sequence[Row], name: str, form: str = "{:.4f}") -> str:
-    """A figure over the seeds, of which none diverged."""
+    """Return a figure over the seeds as text, or that one of them diverged."""
     values = [row[name] for row in rows]
     return DIVERGED if None in values else over_seeds(values, form)
 
 
 def losses(rows: Sequence[Row]) -> Table:
-    """What each batch and rule comes to."""
+    """Return the table of what each batch and rule reaches."""
     theirs = _by_times()
     found = []
     for (times, rule), seeds in trainings(rows).items():
@@ -242,19 +249,19 @@ def losses(rows: Sequence[Row]) -> Table:
 
 
 def _by_times() -> dict[float, dict[str, float | None]]:
-    """The published rows by the multiple of the smallest batch."""
+    """Return the published rows by their multiple of the smallest batch."""
     theirs = published("large_batch")
     small = min(row["batch_size"] or 0.0 for row in theirs)
     return {(row["batch_size"] or 0.0) / small: row for row in theirs}
 
 
 def noise(rows: Sequence[Row]) -> Table:
-    """The gradient noise scale: the batch that it suggests."""
+    """Return the table of the gradient noise scale: the batch that it suggests."""
     found = []
     for (times, rule), seeds in trainings(rows).items():
         scales = [row["noise_scale"] for row in seeds if "noise_scale" in row]
         if scales:
-            seen = None not in scales  # through the noise, by each seed
+            seen = None not in scales  # whether every seed has a noise scale
             late = [scale[0] for scale in scales] if seen else []
             own = with_interval(scales[0], "{:,.0f}") if len(scales) == 1 else over_seeds(late, "{:,.0f}")
             found.append([
@@ -272,18 +279,18 @@ def noise(rows: Sequence[Row]) -> Table:
 
 
 def _of_all(scales: Sequence[float | None]) -> str:
-    """Over the seeds, where in all of them it was seen through the noise."""
+    """Return a noise scale over the seeds as text; NOTHING: a seed has none."""
     return NOTHING if None in scales else over_seeds(scales, "{:,.0f}")
 
 
 def recipe_tokens(rows: Sequence[Row]) -> float:
-    """Of a batch of the recipe's, from any."""
+    """Return the tokens of a batch of the recipe, taken from any of the rows."""
     (times, _), seeds = next(iter(trainings(rows).items()))
     return float(seeds[0]["batch_tokens"] / times)
 
 
 def orders(rows: Sequence[Row]) -> Table:
-    """The same small set, mixed anew in each epoch and not."""
+    """Return the table of trainings on the same small set, shuffled anew in each epoch and not."""
     found = [
         [
             "on" if on else "off", f"{seeds[0]['orders']} in {seeds[0]['asked']['epochs']} epochs",
@@ -302,15 +309,16 @@ def orders(rows: Sequence[Row]) -> Table:
 
 EVALUATION_TOKENS = 32_768
 SAVES = 8
-"""Checkpoints of a training; its last loss is the mean since the one before."""
+"""Checkpoints of a training; its training loss is the mean since the last but one."""
 EPOCHS, EPOCH_BATCHES = 10, 32
-"""Of the small set that is gone through again and again."""
+"""Epochs over the small set, and batches in each."""
 COURSE = 5
-"""Parts of a training, of each of which the noise scale is told."""
+"""Parts of a training, for each of which the noise scale is told."""
 
 
 def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """A batch so many times as large, its rate by a rule; and the noise of its gradients."""
+    """Train with a batch so many times the recipe's, at a rate by a rule; yield the row, with the noise of the
+    gradients."""
     own, times = place.config, asked["times"]
     rows = times * recipe_rows(replace(own, batch_tokens=own.batch_tokens // times), place.data)
     learner = watched_learner(of_rows(own, place.data, rows), place.data, place.device)
@@ -323,7 +331,7 @@ def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def measure_epochs(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Several epochs over a small set, mixed anew in each or not."""
+    """Train for several epochs over a small set, shuffled anew in each or not; yield the row."""
     learner = make_learner(place.config, place.data, place.device)
     batches = sampled(learner, EPOCH_BATCHES, set_epoch=asked["set_epoch"])
     yield Said(what="start")
@@ -336,7 +344,7 @@ def measure_epochs(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 def by_rule(
     learner: Learner, place: Place, rule: str, asked: dict[str, Any], folder: Path
 ) -> Generator[Said, None, Row]:
-    """The row of a training to its end, its rate by a rule. UserError: there was less time."""
+    """Train to the end, at a rate by a rule; return the row. UserError: there was less time."""
     config, steps = place.config, asked["steps"]
     factor = functools.partial(
         RULES[rule].factor, steps=steps, times=asked["times"], warm_up_steps=config.warm_up_steps,
@@ -351,7 +359,7 @@ def by_rule(
 
 
 def measure_noise(learner: WatchedLearner) -> Row:
-    """The noise scale in tokens over the last half of training, and in each part of it."""
+    """Return the noise scale in tokens over the last half of training, and over each of its COURSE parts."""
     signal, measure_noise = learner.estimates()
     half = len(signal) // 2
     parts = zip(*(np.array_split(each, COURSE) for each in (signal, measure_noise)), strict=True)
@@ -367,15 +375,16 @@ work = functools.partial(by_measure, {"training": measure_training, "epochs": me
 
 TIMES = (1, 16, 4)
 STEPS = 1600
-"""With the recipe's batch; those of a batch k times as large are 1 / k as many."""
+"""Steps with the recipe's batch; a batch k times as large takes 1 / k as many."""
 MARGIN = 1.5
-"""Of a training over its price, as one that is cut short counts for nothing."""
+"""Factor of a training's seconds over its price, as one that is cut short counts for nothing."""
 CLOSING_SECONDS = 6.0
-"""To build the model, to evaluate it."""
+"""Seconds to build the model and to evaluate it."""
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """All of one seed, then of the next; with the recipe's own batch no rule changes AdamW's rate."""
+    """Return all points of one seed, then of the next; with the recipe's own batch no rule changes AdamW's rate, so one
+    is enough."""
     recipe, most = recipe_of(settings), max(TIMES)
     steps = most * max(1, round(settings.scale * STEPS / most))
     found = []
@@ -398,14 +407,15 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 
 def recipe_of(settings: ExperimentSettings) -> dict[str, Any]:
-    """The family's batch, or the one that --set gives it, and the rate that follows from that as in a search."""
+    """Return the family's recipe with what --set changes, and with the learning rate that follows from its batch as in
+    a search."""
     own, given = RECIPES[settings.family], {**settings.recipe, **settings.set}
     both = {name: own[name] for name in ("batch_tokens", "learning_rate")}
     return {**own, **followed(both, given), **given}
 
 
 def point(devices: Devices, family: str, asked: dict[str, Any], **config: Any) -> Point:
-    """So many steps of a configuration, at the price of each device's part of a batch."""
+    """Return the point of so many steps of a configuration, at the price of each device's part of a batch."""
     config = {"optimizer": "adamw", **config}
     part = Config(family=family, **config | {"batch_tokens": math.ceil(config["batch_tokens"] / devices.slots)})
     seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * step_price(part, devices)
@@ -413,7 +423,7 @@ def point(devices: Devices, family: str, asked: dict[str, Any], **config: Any) -
 
 
 def line(row: Row) -> str:
-    """What came out, in short."""
+    """Return the result of a row in short."""
     if row["valid_loss"] is None:
         return "diverged"
     return f"validation loss {row['valid_loss']:.4f}, accuracy {row['accuracy']:.1%} after {row['steps']:,} steps"

@@ -1,6 +1,5 @@
-"""Experiments that train configurations: their points are a list, which the search's own machinery trains, each whole;
-what the trials came to is read from the journal.
-"""
+"""Experiments whose points are a list of configurations: the search's own machinery trains each whole, and what the
+trials reached is read from the journal."""
 
 import json
 import shutil
@@ -30,19 +29,20 @@ from tune.study import run_study
 from tune.units import duration_text, whole_text
 
 WARM_UP_SHARE = 0.1
-"""Of the steps, at most, in which the learning rate rises: a short training has a shorter rise than the recipe's."""
+"""Largest share of the steps in which the learning rate warms up: a short training has a shorter warm-up than the
+recipe's."""
 EVALUATION_SHARE = 0.01
-"""Of a training's tokens, those on which it is judged, of either split ..."""
+"""Tokens on which a training is judged, of either split, as a share of those that it is trained on ..."""
 FEWEST_TOKENS, MOST_TOKENS = 2_048, 16_384
-"""... and how many they are at least, and at most."""
+"""... and the least and the largest number of them."""
 
 
 def trainings(
     devices: Devices, settings: ExperimentSettings, asked: Sequence[tuple[dict[str, Any], int]]
 ) -> list[Point]:
-    """A point for each configuration and its steps that --fix leaves in: the dearest first, so that all devices end
-    together; then, for each further seed, the same, the cheapest first. The cap must pay for the cheapest; of the
-    others, as many as it does. UserError: --fix leaves none."""
+    """Return a point for each configuration and its steps that --fix leaves in, the most expensive first, so that all
+    devices end together; then those of the further seeds, the cheapest first. The cap must pay for the cheapest; of the
+    others, as many are trained as it pays for. UserError: --fix leaves none."""
     found = list[tuple[float, Point]]()
     for config, steps in asked:
         if any(settings.fix.get(name, value) != value for name, value in config.items()):
@@ -60,7 +60,7 @@ def trainings(
 
 
 def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices) -> SearchContext:
-    """What the study of a list stands on. UserError: a setting that cannot serve."""
+    """Return the search context of a list's study. UserError: a setting cannot be used."""
     begun, context = time.monotonic(), survey(experiment, settings)
     name, config = settings.family, context.config
     fewest = min(point.asked["steps"] for point in context.points)
@@ -100,21 +100,21 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
 
 
 class Trimmed(Listener):
-    """Of a trial that came to its end no checkpoint is needed any more."""
+    """Listener that deletes the checkpoints of a trial that came to its end, as nothing needs them any more."""
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        """Its end is in the journal."""
+        """Delete a trial's checkpoints at its end, which is in the journal."""
         if report.ended == "final" and not report.checkpoint:
             shutil.rmtree(engine.accounting.journal.folder / "checkpoints" / trial, ignore_errors=True)
 
 
 def run_list(experiment: Experiment, settings: ExperimentSettings) -> int:
-    """The exit code. UserError, with nothing written: a setting that cannot serve."""
+    """Run the experiment of a list; return the exit code. UserError, with nothing written: a setting cannot be used."""
     return run_study(settings, [Trimmed()], partial(stand, experiment)).exit_code
 
 
 def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[str]:
-    """A line for each training, with its seconds of a device, and what all take."""
+    """Yield the plan of a list: a line for each training, with its seconds of a slot, and the device-seconds of all."""
     context = stand(experiment, settings, find_devices(settings))
     assert context.listed is not None
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
@@ -130,8 +130,8 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
 
 
 def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row]:
-    """What each trial came to that was trained whole or diverged. ends: the rows of ENDED; corpora: the study's
-    fact."""
+    """Return the row of each trial that was trained whole or diverged. ends: the rows of ENDED; corpora: the study's
+    fact of that name."""
     tokens = {name: each["training_tokens"] for name, each in corpora.items()}
     return [
         {**dict(row), "config": json.loads(row["config"]), "epochs": row["tokens"] / tokens[row["family"]]}
@@ -140,7 +140,7 @@ def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row
 
 
 def lines(experiment: Experiment, journal: Journal) -> Iterator[str]:
-    """The tables of these."""
+    """Return the lines of the tables of a list's trials so far."""
     corpora: Any = journal.facts()["corpora"]
     rows, told = trained(journal.rows(ENDED), corpora), list[str]()
     show(ending(experiment, rows), told.append)

@@ -1,6 +1,5 @@
-"""One configuration as a search trains it: from checkpoint to checkpoint at a constant rate, with decays that begin at
-some of them; and what its steps take.
-"""
+"""Train one configuration as a search does: from checkpoint to checkpoint at a constant learning rate, with decays that
+begin at some of them; and time its steps."""
 
 import itertools
 import json
@@ -29,18 +28,19 @@ from tune.experiments.prices import EVALUATION_TOKENS
 from tune.machine import write_whole
 
 REPORT_SECONDS = 1.5
-"""Of training between two reports, at most: the first one comes as early as a search's first rung."""
+"""Most seconds of training between two reports: the first one comes as early as a search's first rung."""
 ENDS = (15.0, 60.0, 180.0, 600.0, 1800.0)
-"""Seconds of training at which a life with a decay ends."""
+"""Seconds of training at which lives with a decay end."""
 RATIO = 1.25
-"""Of the steps at which the loss is measured, one to the next."""
+"""Ratio between the steps at which the loss is measured and those of the measurement before."""
 
 
 @dataclass(kw_only=True)
 class Life:
-    """One configuration's, by the number of reports: kept in a file beside its checkpoints.
+    """Life of one configuration, kept in a file beside its checkpoints.
 
-    step_seconds: as told when it began; every: steps between two reports; diverged: the report before which it did.
+    valid, averaged, decayed: losses by the number of the report; step_seconds: as told when it began; every: steps
+    between two reports; diverged: the report before which it diverged.
     """
 
     step_seconds: float
@@ -56,7 +56,7 @@ class Life:
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
-        """That in a trial's folder; None: there is none."""
+        """Return the life in a trial's folder; None: there is none."""
         try:
             kept = json.loads((folder / "life.json").read_text())
         except FileNotFoundError:
@@ -64,16 +64,16 @@ class Life:
         return cls(**kept | {name: {int(at): loss for at, loss in kept[name].items()} for name in LOSSES})
 
     def keep(self, folder: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the life into a trial's folder, whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "life.json", json.dumps(asdict(self)))
 
     def report_at(self, seconds: float) -> int:
-        """The report nearest to so many seconds of training."""
+        """Return the number of the report nearest to so many seconds of training."""
         return max(1, round(seconds / (self.every * self.step_seconds)))
 
     def row(self, last: int, place: Place) -> Row:
-        """Up to a report; what was not measured is None, as is all from a divergence on."""
+        """Return the row up to a report; losses that were not measured are None, as are all from a divergence on."""
         losses = {f"{name}_loss": [getattr(self, name).get(at) for at in range(1, last + 1)] for name in LOSSES}
         if not self.averaged:
             del losses["averaged_loss"]
@@ -89,38 +89,40 @@ LOSSES = ("valid", "averaged", "decayed")
 
 
 def ends_of(seconds: float, report_every: float) -> list[float]:
-    """Seconds at which the lives with a decay end that one of so many seconds at the constant rate reaches."""
+    """Return the seconds at which lives with a decay end: those that a life of so many seconds at the constant rate
+    reaches."""
     ends = (end * report_every / REPORT_SECONDS for end in ENDS)
     return [end for end in ends if end <= seconds * (1 + 1e-9)]
 
 
 def begins(end: int, decay_share: float) -> int:
-    """The last report before the decay of a life that ends at a report; 0: it begins before the first."""
+    """Return the last report before the decay of a life that ends at a report; 0: the decay begins before the first."""
     return math.floor((1 - decay_share) * end + 1e-9)
 
 
 def measured_at(ends: Sequence[int], decay_share: float) -> list[int]:
-    """The reports with a loss: each later than the one before by a ratio, and where a decay begins or ends."""
+    """Return the reports with a loss: each RATIO times as late as the one before, and those where a decay begins or
+    ends."""
     powers = itertools.takewhile(lambda at: at < ends[-1], (math.ceil(RATIO**power) for power in itertools.count()))
     return sorted({*powers, *ends, *(begins(end, decay_share) for end in ends)} - {0})
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """One of the two measurements, of a training as a search's is: the average of the weights runs beside it."""
+    """Time steps or train a life, as asked, like a search's training: with an average of the weights beside it."""
     config = replace(place.config, average=Config(family=place.config.family).average)
     place = replace(place, config=config)
     return timed(place, asked["seconds"]) if asked["measure"] == "step seconds" else lived(place, asked)
 
 
 TIMED_STEPS, SLOW_STEPS = 8, 3
-"""At least so many steps are timed, after a few slow ones."""
+"""Least number of timings that count, and of slow first ones that do not."""
 CLOCKS = {"cpu": (time.process_time, 1), "cuda": (time.perf_counter, 10)}
-"""What times steps, and how many at once: on a core of its own a step takes the time that it computes, and others on
-that core must not count; a GPU is waited for as rarely as in a training."""
+"""Clock that times steps, and how many at once, by kind of device: on a CPU core the process's own time, in which
+others on that core do not count; a GPU is waited for as rarely as in a training."""
 
 
 def timed(place: Place, seconds: float) -> Iterator[Said]:
-    """The median of the step times in so many seconds, at a rate of zero: nothing is learned.
+    """Yield the median of the step times in so many seconds, at a rate of zero: nothing is learned.
 
     UserError: there was less time.
     """
@@ -140,20 +142,23 @@ def timed(place: Place, seconds: float) -> Iterator[Said]:
 
 
 class NeverCompiled(Learner):
-    """Short segments are not worth it, and one that is would have other step times than those that were measured."""
+    """Learner that is never compiled: short segments are not worth it, and a long one would then have other step times
+    than those that were measured."""
 
     def can_compile(self) -> bool:
         return False
 
 
 FULL_STEPS = 2
-"""Of which the second has all that any step has."""
+"""Steps to take; the second has all that any step has."""
 
 
 def step_bytes(config: Config, data: Data, device: torch.device) -> int:
-    """The most bytes of tensors alive at once while a model, its optimizer and its batches are made and step.
+    """Return the most bytes of tensors alive at once while a model, its optimizer and its batches are made and take
+    steps.
 
-    Another one steps before, and is gone: what a process allocates once, such as a resident mask, is no training's.
+    Another learner takes steps before and is dropped: what a process allocates once, such as a resident mask, is not
+    the training's.
     """
 
     def run() -> None:
@@ -167,11 +172,12 @@ def step_bytes(config: Config, data: Data, device: torch.device) -> int:
 
 
 END_SECONDS = 2.0
-"""Of a task's, kept for what follows its segments."""
+"""Seconds of a task that are kept for what follows its segments."""
 
 
 def lived(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """The life of a configuration, from where it was left, and its row. UserError: its step time is not known.
+    """Train the life of a configuration from where it was left, and yield its row. UserError: its step time is not
+    known.
 
     Its steps follow from the step time that is told when it begins, and so do all losses: a busy machine changes none.
     """
@@ -197,9 +203,9 @@ def lived(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def trained(place: Place, life: Life, at: int, *, final: bool) -> Iterator[Said]:
-    """Train up to a report; final: with a decay, in a folder of its own, from the newest checkpoint without one.
+    """Train up to a report; final: with a decay, in a folder of its own, from the newest checkpoint without a decay.
 
-    UserError: it was not reached in the seconds that there were.
+    UserError: there was less time.
     """
     folder = place.folder / f"decay-{at}" if final else place.folder
     segment = Segment(device_seconds=place.left() - END_SECONDS, steps=at * life.every, final=final, whole=False)

@@ -1,4 +1,5 @@
-"""Batches by torch's DataLoader in 0 to 10 workers, of text or of what a user's family has: what a loop waits for."""
+"""How long a training loop waits for batches from torch's DataLoader with 0 to 10 workers, of text or of a user's own
+family."""
 
 import multiprocessing
 import shutil
@@ -28,29 +29,31 @@ from tune.experiments.parallel_timing import Rounds, in_rounds
 from tune.experiments.tables import with_interval
 
 BATCHES = 16
-"""Of an epoch."""
+"""Batches of an epoch."""
 PREFETCH, PREFETCHES = 2, (1, 2, 4, 8)
-"""Batches ahead for each worker: torch's own number, and those that are compared."""
+"""Batches that each worker prefetches: torch's default, and the numbers that are compared."""
 MOST_WORKERS, FEW_WORKERS = 10, 2
-"""The published report's; and with how many, where there are as many, the other settings are compared."""
+"""Most workers, as in the published report; and the number with which the other settings are compared, where there are
+as many."""
 OWN = "own"  # this project's batches, which need no loader
 SHARED_MEMORY = Path("/dev/shm")
-"""Where processes lay batches for the loop."""
+"""Folder where worker processes put batches for the loop."""
 ROUNDS, LEAST_ROUNDS, TURN_SECONDS = 20, 8, 4.0
-"""A turn: of a loader in a round, in an empty loop and in a running one."""
+"""Rounds that a point is worth and that it needs at least, and seconds of a turn: of one loader in a round, in an empty
+loop and in a running one."""
 BEGIN_SECONDS, WORKER_SECONDS = 10.0, 0.5
-"""Until the samples are there and the first process can be begun, and for each process."""
+"""Seconds until the samples are there and the first worker can start, and for each worker to start."""
 KINDS = {"empty": "empty whole", "wait": "loop wait", "whole": "loop whole", "first": "loop first"}
-"""What is told of a loader, and what it is of a round; first: of a later epoch."""
+"""Figures of a loader, and the reading of a round that each is of; first: of a later epoch."""
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Workers of each kind of data, then the settings."""
+    """Return the tables of the numbers of workers and of the settings."""
     return [table(row) for row in rows if "sources" in row]
 
 
 def table(row: Row) -> Table:
-    """What each loader takes."""
+    """Return the table of what each loader takes."""
     epoch, rounds = row["items"] / row["rows"], len(row["rounds"][f"{row['sources'][0]['name']} loop whole"])
     cells = [
         [
@@ -73,14 +76,15 @@ def table(row: Row) -> Table:
 
 
 def line(row: Row) -> str:
-    """What came out, in short."""
+    """Return the result of a row in short."""
     best = min((each for each in row["sources"] if each["name"] != OWN), key=lambda source: source["whole"][0])
     return f"fastest in a running loop: {best['name']}, {with_interval(best['whole'], '{:.2f}', 1e3)} ms a batch, " \
            f"of which {with_interval(best['wait'], '{:.2f}', 1e3)} waited for"  # fmt: skip
 
 
 class ByValue(Subset[Batch]):
-    """Samples that go to a loader's processes by value: they cannot import a class of a file that was loaded."""
+    """Samples that are pickled by value for a loader's processes, which cannot import a class of a file given to
+    --load."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ray.cloudpickle.loads, (ray.cloudpickle.dumps(self.dataset),)
@@ -89,10 +93,11 @@ class ByValue(Subset[Batch]):
 def loader(
     samples: Dataset[Batch], rows: int, seed: int, *, workers: int, prefetch: int = PREFETCH, persistent: bool = True
 ) -> DataLoader[Batch]:
-    """Epochs of BATCHES batches of so many samples, drawn anew for each; prefetch: batches ahead, for each worker.
+    """Return a loader of epochs of BATCHES batches of so many samples, drawn anew for each. prefetch: batches ahead,
+    for each worker.
 
-    Workers come from a server of processes that was begun without threads: a fork of this process would have locks of
-    threads that it does not have.
+    Workers are forked from a server process that was started without threads: a fork of this process would inherit the
+    locks of threads that it does not have.
     """
     order, own = (torch.Generator().manual_seed(seed) for _ in range(2))
     each = ByValue(samples, range(len(cast(Sized, samples))))
@@ -108,22 +113,22 @@ def loader(
 
 
 def check_shared_memory(needed: int) -> None:
-    """UserError: the batches that are under way at once, so many bytes, do not fit where processes lay them."""
+    """Check that the batches under way at once, so many bytes, fit in shared memory. UserError: they do not."""
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.exists() else needed
     if free < needed:
         raise UserError(f"{SHARED_MEMORY}: {free:,} bytes are free, and batches under way need {needed:,}; enlarge it")
 
 
 def step_on(learner: Learner, batch: Batch) -> None:
-    """A step on a batch that is given, to its end, at a rate of zero: the loop stays the same."""
+    """Take a step on a given batch, to its end, at a rate of zero, so that the loop stays the same."""
     learner.batches = cast(EndlessBatches, repeat(batch.to(learner.device)))
     learner.step(0.0)
     learner.wait()
 
 
 def read_through(name: str, epoch: Callable[[], Iterable[Any]], use: Callable[[Any], None]) -> dict[str, float]:
-    """Use each batch; seconds a batch: `NAME wait` for it, and `NAME whole`, its use included; `NAME first`: of the
-    first wait."""
+    """Use each batch of an epoch; return the seconds a batch: `NAME wait` for it, and `NAME whole`, its use included;
+    `NAME first`: of the first wait."""
     waits = []
     began = asked = time.perf_counter()
     for batch in epoch():
@@ -135,7 +140,7 @@ def read_through(name: str, epoch: Callable[[], Iterable[Any]], use: Callable[[A
 
 
 def compared(asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The loaders by name: of numbers of workers, or of what else can be set, with one of them."""
+    """Return the options of the loaders by name: numbers of workers, or other settings with one number of them."""
     workers = asked["workers"]
     if asked["measure"] == "workers":
         return {str(each): {"workers": each} for each in workers}
@@ -144,7 +149,7 @@ def compared(asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Each loader, and this project's own batches, in turns, in an empty loop and in a running one. UserError: the
+    """Time each loader, and this project's own batches, in turns, in an empty loop and in a running one. UserError: the
     family has no samples, or they do not fit."""
     if ranks() > 1 and dist.get_rank():
         return
@@ -172,14 +177,16 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def figures(rounds: Rounds, name: str, first: str) -> Row:
-    """Of a source, seconds a batch with their intervals, and `gain`: times as fast in a running loop as the first."""
+    """Return the seconds a batch of a source, with their intervals, and `gain`: how many times as fast in a running
+    loop as the first source it is."""
     found = {kind: interval(itemgetter(kind), {kind: rounds[f"{name} {key}"]}) for kind, key in KINDS.items()}
     pair = {"first": rounds[f"{first} loop whole"], "own": rounds[f"{name} loop whole"]}
     return {"name": name, **found, "gain": interval(lambda median: median["first"] / median["own"], pair)}
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """On CPU cores a point holds those of its workers too."""
+    """Return a point for the numbers of workers and one for the settings; on CPU cores they hold the workers' cores
+    too."""
     cores = devices.slots if devices.kind == "cpu" else devices.cores
     most = MOST_WORKERS if settings.oversubscribe else min(MOST_WORKERS, cores)
     held = min(devices.slots, 1 + most) if devices.kind == "cpu" else 1

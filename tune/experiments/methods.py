@@ -1,6 +1,5 @@
-"""Ways to train nanoGPT on several shapes, batches at equal steps and at equal samples, and shapes of equal cost; how
-the report ranks them.
-"""
+"""Methods to train nanoGPT on several shapes, batches at equal steps and at equal samples, and shapes of equal cost;
+and how the report ranks them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +19,12 @@ from tune.published import published_by
 from tune.rows import middle
 
 REPORT: Mapping[str, Any] = {"architecture": "nanogpt", "d_model": 128, "heads": 4, "layers": 4, "dropout": 0.0}
-"""The report's, as nanoGPT trains it on a CPU."""
+"""The report's architecture and shape, as nanoGPT trains it on a CPU."""
 SHAPE = {name: value for name, value in REPORT.items() if name != "architecture"}
 DOUBLED = ("nothing", "heads", "layers", "d_model")
 CONTEXT, VOCABULARY, ROWS = 64, 65, 12
-"""Of tiny shakespeare, and rows of a batch; another text's vocabulary moves the FLOPs by little."""
+"""Context, vocabulary of tiny shakespeare, and rows of a batch; another text's vocabulary changes the FLOPs by
+little."""
 BASELINE, FULL, MIXED = "baseline", "full precision", "mixed precision"
 SMALLER, LARGER, ACCUMULATION, SGD = "smaller batch", "larger batch", "accumulation", "SGD"
 
@@ -35,13 +35,13 @@ Published = Mapping[str, float | None]
 
 
 def made(shape: Shape) -> GPTConfig:
-    """Its model, of the report's text."""
+    """Return the model's config of a shape, on the report's text."""
     sizes = {name: shape[name] for name in ("d_model", "heads", "layers")}
     return GPTConfig(vocabulary=VOCABULARY, context=CONTEXT, architecture=REPORT["architecture"], **sizes)
 
 
 def flops(shape: Shape) -> float:
-    """Of a token in training."""
+    """Return the training FLOPs of a token."""
     return estimates.flops_per_token(made(shape), target=CONTEXT)
 
 
@@ -50,38 +50,40 @@ def parameters(shape: Shape) -> float:
 
 
 LAYERS_TIMES = (0.25, 0.5, 2.0)
-"""Of shapes that are as large as one or cost as much: as many times its layers."""
+"""Layers, as multiples of the report's, of the shapes that are as large as its own or cost as much."""
 STEPS = 2_000
 LEAST_STEPS = 20
 PARTS = 4
-"""Of a batch whose gradients are accumulated."""
+"""Parts of a batch whose gradients are accumulated."""
 BATCHES = (6, 12, 32)
-"""Rows, of which the report trains with ROWS, and of smaller batches with the first."""
+"""Rows of the batches; the report trains with ROWS, and its smaller batch is the first."""
 SGD_RATE = 0.3
-"""After 500 steps of the report's shape as good as .1 and far better than 1; with 3 it diverges."""
+"""Learning rate of SGD: after 500 steps of the report's shape as good as .1 and far better than 1; with 3 it
+diverges."""
 RECIPE = {"architecture": REPORT["architecture"]}
 
 
 def doubled(what: str) -> dict[str, Any]:
-    """The report's shape with this dimension twice as large."""
+    """Return the report's shape with this dimension twice as large."""
     return {**SHAPE, what: 2 * SHAPE[what]} if what in SHAPE else dict(SHAPE)
 
 
 def alike(size: Callable[[Shape], float]) -> list[dict[str, Any]]:
-    """Other shapes of the report's size: fewer layers, and wider; more layers, and narrower."""
+    """Return other shapes of the report's size: fewer layers, and wider; more layers, and narrower."""
     return [of_size(size, max(1, round(times * SHAPE["layers"]))) for times in LAYERS_TIMES]
 
 
 def of_size(size: Callable[[Shape], float], layers: int) -> dict[str, Any]:
-    """With so many layers, and of all widths that its heads divide evenly the one whose size is the closest."""
+    """Return the shape with so many layers and, of all widths that its heads divide, the one whose size is the closest
+    to the report's."""
     widths = range(SHAPE["heads"], 4 * SHAPE["d_model"] + 1, SHAPE["heads"])
     made = ({**SHAPE, "layers": layers, "d_model": width} for width in widths)
     return min(made, key=lambda each: abs(size(each) - size(SHAPE)))
 
 
 def ways(devices: Devices) -> list[Mapping[str, Any]]:
-    """What each method changes of a configuration, the first that all others are held against: it has the precision
-    that upstream takes on the device. Of precisions, only what the device has."""
+    """Return what each method changes of a configuration. The first is the baseline of all others, with the precision
+    that upstream takes on the device; only precisions that the device has are used."""
     upstream = {"precision": upstreams(devices.precisions)}
     mixed = next(({"precision": each} for each in ("bf16", "fp16") if each in devices.precisions), upstream)
     found = [
@@ -92,8 +94,9 @@ def ways(devices: Devices) -> list[Mapping[str, Any]]:
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Every method on every shape, with activations kept and computed again; batches of equal steps and of equal
-    samples; shapes of equal FLOPs and of equal parameters."""
+    """Return points for every method on every shape, with activations kept and recomputed; for batches of equal steps
+    and of equal samples; for shapes of equal FLOPs and of equal parameters. UserError: --set has the batch or the
+    context."""
     for name in {"batch_tokens", "context"} & settings.set.keys():
         raise invalid(
             "set", f"'{name}={settings.set[name]}' is not for methods, which sets {name} itself: leave it out"
@@ -118,7 +121,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A configuration for so many steps. rows: of each seed."""
+    """Trainings of a configuration for so many steps. rows: one for each seed."""
 
     config: Shape
     steps: int
@@ -126,7 +129,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        """As the report calls it. Its baseline has upstream's precision, which on a CPU is the full one."""
+        """The method's name in the report, whose baseline has upstream's precision: on a CPU full precision."""
         batch = self.config.get("batch_tokens", ROWS * CONTEXT)
         if "optimizer" in self.config or "micro_batches" in self.config:
             return SGD if "optimizer" in self.config else ACCUMULATION
@@ -136,7 +139,7 @@ class Run:
 
     @property
     def doubled(self) -> str | None:
-        """What of the report's shape is; None: it is another shape."""
+        """The dimension of the report's shape that is doubled, or `nothing`; None: it is another shape."""
         times = {name: self.config[name] / SHAPE[name] for name in DOUBLED[1:]}
         other = [name for name in times if times[name] != 1]
         return "nothing" if not other else other[0] if len(other) == 1 and times[other[0]] == 2 else None
@@ -152,7 +155,7 @@ class Run:
 
     @property
     def shape(self) -> str:
-        """In words."""
+        """The shape in words."""
         if self.doubled is None:
             return f"d_model {self.config['d_model']}, layers {self.config['layers']}"
         return "as it is" if self.doubled == "nothing" else f"{self.doubled} doubled"
@@ -164,32 +167,32 @@ class Run:
 
     @property
     def published(self) -> Published:
-        """What the report tells of it."""
+        """The report's figures for this method and shape; empty: it has none."""
         return published_by("methods", "method", "doubled").get((self.method, str(self.doubled)), {})
 
     def mean(self, name: str) -> float:
-        """Over the seeds."""
+        """Return the mean of a figure over the seeds."""
         return fmean(row[name] for row in self.rows)
 
     @property
     def seconds(self) -> float:
-        """Of its steps, each as long as the middle one."""
+        """Seconds of all steps, each taken to be as long as the median one."""
         return self.steps * median(row["step_seconds"] for row in self.rows)
 
     @property
     def peak(self) -> float | None:
-        """Bytes held at once; None: no lease paid for counting."""
+        """Most bytes held at once; None: no lease paid for counting."""
         return middle(row["step_bytes"] for row in self.rows)
 
     @property
     def allocations(self) -> float | None:
-        """Of all its steps."""
+        """Allocations of all steps; None: no lease paid for counting."""
         counted = middle(row["step_allocations"] for row in self.rows)
         return None if counted is None else self.steps * counted
 
 
 def runs_of(rows: Sequence[Row]) -> list[Run]:
-    """In the order of the rows."""
+    """Return the runs of the rows, sorted by checkpointing, shape and method."""
 
     def of(row: Row) -> tuple[str, int]:
         config = {name: value for name, value in row["config"].items() if name != "seed"}
@@ -200,50 +203,50 @@ def runs_of(rows: Sequence[Row]) -> list[Run]:
 
 
 def grid(runs: Sequence[Run]) -> list[Run]:
-    """The report's: methods on shapes, all for as many steps."""
+    """Return the runs of the report's grid: methods on shapes, all for as many steps."""
     steps = next((run.steps for run in runs if "batch_tokens" not in run.config), 0)
     return [run for run in runs if run.doubled and run.method != LARGER and run.steps == steps]
 
 
 def base_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """What a method is held against: the same shape in upstream's precision."""
+    """Return the run that a method is compared with: the same shape in upstream's precision; None: there is none."""
     plain = {each.method: each for each in runs if each.doubled == run.doubled and not each.checkpointing}
     return plain.get(BASELINE, plain.get(FULL))
 
 
 def pairs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Each method's run with the one that it is held against, neither with checkpointing."""
+    """Return each method's run with the one that it is compared with, both without checkpointing."""
     plain = [run for run in grid(runs) if not run.checkpointing]
     found = [(run, base_of(run, plain)) for run in plain]
     return [(run, base) for run, base in found if base is not None and base is not run]
 
 
 def checkpointed(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Each run with checkpointing, and the same without."""
+    """Return each run with checkpointing, and the same one without."""
     plain = {(run.method, run.doubled): run for run in grid(runs) if not run.checkpointing}
     found = [(run, plain.get((run.method, run.doubled))) for run in grid(runs) if run.checkpointing]
     return [(run, other) for run, other in found if other is not None]
 
 
 def scores(taken: Sequence[tuple[float, float, float]]) -> list[float]:
-    """loss - max(seconds) / seconds - max(memory) / memory: the lower, the better.
+    """Return loss - max(seconds) / seconds - max(memory) / memory of each run: the lower, the better.
 
-    The report prints accuracy in the place of the loss; with the loss, and with allocations for the memory, sorted
-    upwards, its order comes out.
+    The report prints accuracy in the place of the loss, but its order is the ascending one of scores with the loss, and
+    with allocations as the memory.
     """
     most = [max(each) for each in zip(*taken, strict=True)]
     return [loss - most[1] / seconds - most[2] / memory for loss, seconds, memory in taken]
 
 
 def published_scores() -> dict[tuple[str, ...], float]:
-    """Of the report's own rows, which stand in the order in which it ranks them."""
+    """Return the scores of the report's own rows, which stand in the order in which it ranks them."""
     theirs = published_by("methods", "method", "doubled")
     taken = [(row["loss_at_2000"], row["seconds"], row["allocations"]) for row in theirs.values()]
     return dict(zip(theirs, scores(taken), strict=True))
 
 
 def ranks(values: Sequence[float]) -> list[int]:
-    """1 is the smallest's."""
+    """Return the rank of each value; 1 is the smallest's."""
     order = sorted(values)
     return [order.index(value) + 1 for value in values]
 
@@ -254,14 +257,14 @@ TIMED = "s: the middle step times all steps, of trainings side by side on this m
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """All that there are rows for."""
+    """Return the tables that there are rows for."""
     runs = runs_of(rows)
     found = [measured(runs), against(runs), checkpointing(runs), ranking(runs), batches(runs), shapes(runs)]
     return [table for table in found if table.rows]
 
 
 def measured(runs: Sequence[Run]) -> Table:
-    """What each took and came to."""
+    """Return the table of what each run took and reached."""
     rows = [
         [
             run.name, "on" if run.checkpointing else "off", f"{run.rows[0]['parameters']:,}", f"{run.seconds:.1f}",
@@ -284,12 +287,12 @@ def measured(runs: Sequence[Run]) -> Table:
 
 
 def loss_text(run: Run) -> str:
-    """With its interval over the seeds where there are several."""
+    """Return the loss as text, with its interval over the seeds where there are several."""
     return over_seeds((row["valid_loss"] for row in run.rows), "{:.4f}" if len(run.rows) == 1 else "{:.3f}")
 
 
 def added(run: Run, base: Run, form: str = "{:+.4f}") -> str:
-    """What it adds to the loss, of equal seeds."""
+    """Return what a run adds to its base's loss as text, over the seeds that both have."""
     found = [row["valid_loss"] - other["valid_loss"] for row, other in by_seed(run.rows, base.rows)]
     return over_seeds(found, form if len(found) == 1 else "{:+.3f}", interval=signed)
 
@@ -299,18 +302,20 @@ def quotient(one: float | None, other: float | None) -> str:
 
 
 def ratios(run: Run, other: Run) -> list[str]:
-    """Of seconds, of the peak and of allocations."""
+    """Return the ratios of seconds, of the peak and of allocations as text."""
     return [slower(run, other), *(quotient(getattr(run, name), getattr(other, name)) for name in MEMORY)]
 
 
 def slower(run: Run, other: Run) -> str:
-    """Times the seconds of a step: both were timed in turns with the plain training of their shape, by equal seeds."""
+    """Return as text how many times as long as the other's a step takes, over the seeds that both have: both were timed
+    in turns with the plain training of their shape."""
     timed = [(row["step_ratio"], beside["step_ratio"]) for row, beside in by_seed(run.rows, other.rows)]
     return over_seeds((one / beside for one, beside in timed if one and beside), "{:.2f}")
 
 
 def against(runs: Sequence[Run]) -> Table:
-    """Each method beside the baseline on the same shape, and the report's beside its full precision."""
+    """Return the table of each method beside the baseline on the same shape, and the report's beside its full
+    precision."""
     rows = []
     for run, base in pairs(runs):
         theirs, first = run.published, published_by("methods", "method", "doubled").get((FULL, str(run.doubled)), {})
@@ -329,7 +334,7 @@ def against(runs: Sequence[Run]) -> Table:
 
 
 def checkpointing(runs: Sequence[Run]) -> Table:
-    """The same with it and without."""
+    """Return the table of each run with checkpointing against the same without."""
     rows = [[run.name, *ratios(run, plain), added(run, plain, "{:+.1e}")] for run, plain in checkpointed(runs)]
     columns = "method", "a step", "peak", "allocations", "loss"
     note = f"Each block keeps its input only; times those without, of losses the difference. {IN_TURNS}."
@@ -337,8 +342,9 @@ def checkpointing(runs: Sequence[Run]) -> Table:
 
 
 def ranking(every: Sequence[Run]) -> Table:
-    """By the report's formula, the best first; beside it the report's own rows by the same, and where it has them. All
-    with checkpointing, as there, or where there is none without."""
+    """Return the table of the ranking by the report's formula, the best first, beside the scores and ranks of the
+    report's own rows and their printed ranks. Only runs with checkpointing are ranked, as there, or if there are none,
+    all."""
     counted = [run for run in grid(every) if run.peak is not None and run.allocations is not None]
     runs, theirs = [run for run in counted if run.checkpointing] or counted, published_scores()
     recomputed = dict(zip(theirs, ranks(list(theirs.values())), strict=True))
@@ -364,7 +370,7 @@ def ranking(every: Sequence[Run]) -> Table:
 
 
 def batches(every: Sequence[Run]) -> Table:
-    """Of the report's shape: smaller and larger ones, at equal steps and at equal samples."""
+    """Return the table of smaller and larger batches of the report's shape, at equal steps and at equal samples."""
     methods = BASELINE, FULL, SMALLER, LARGER
     runs = [run for run in every if run.doubled == "nothing" and not run.checkpointing and run.method in methods]
     base = next((run for method in methods for run in runs if run.method == method and run.batch == ROWS), None)
@@ -384,7 +390,8 @@ def batches(every: Sequence[Run]) -> Table:
 
 
 def shapes(every: Sequence[Run]) -> Table:
-    """Those that cost as much as the report's or are as large, and beside them what is doubled at its own cost."""
+    """Return the table of the shapes that cost as much as the report's or are as large, beside those with one dimension
+    doubled."""
     own = [run for run in every if run.method in (BASELINE, FULL) and not run.checkpointing]
     runs = [run for run in own if run.method == BASELINE] or own
     base = next((run for run in runs if run.doubled == "nothing"), None)

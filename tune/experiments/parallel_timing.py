@@ -1,4 +1,4 @@
-"""What the steps of several ranks take, and what of it is communication: ways to step, timed in turns, with intervals.
+"""How long steps of several ranks take, and how much of that is communication: ways to take a step, timed in turns.
 
 All are timed at a rate of zero, so that weights stay what they are and ranks that do not communicate stay alike.
 """
@@ -21,26 +21,27 @@ from model.training.learner import Learner
 from tune.errors import UserError
 from tune.experiments.training import of_rows, recipe_rows
 
-WARM_CALLS = 3  # DistributedDataParallel lays out its buckets anew after the first step
+WARM_CALLS = 3  # DistributedDataParallel rebuilds its buckets after the first step
 TURN_SECONDS = 0.2
-LEAST_CALLS = 2  # the first reading of a turn is of a call before it
+LEAST_CALLS = 2  # the first reading of a turn is of a call before the turn
 LEAST_ROUNDS, MOST_ROUNDS = 5, 40
-MARGIN = 1.5  # no round begins unless so many times the longest is left
-# what DistributedDataParallel's logger calls it, in nanoseconds
+MARGIN = 1.5  # no round begins unless this many times the longest so far is left
+# the readings' names in DistributedDataParallel's logger, which has them in nanoseconds
 LOGGED = {"communication": "backward_comm_time", "overlapped": "backward_compute_comm_overlap_time"}
 
 Reading = Mapping[str, float] | None
 Ways = dict[str, Callable[[], Reading]]
 Rounds = dict[str, list[float]]
-"""Of each way, and of each reading as `way reading`: seconds of a call, the mean of a turn, one a round."""
+"""By way, and by reading as `way reading`: seconds of a call, as the mean of a turn, one for each round."""
 
 
 def undisturbed(
     ways: Ways, learner: Learner, left: Callable[[], float], watch: Callable[[], Watch] = Watch
 ) -> tuple[Rounds, dict[str, Any]]:
-    """As in_turns(); and `others_cores`, the cores that others took meanwhile, with whether that `disturbed` it.
+    """Return the rounds of in_turns(), and `others_cores`, the cores that others took meanwhile, with whether that
+    `disturbed` them.
 
-    What was disturbed is measured once more, where there is time for it; the time with fewer cores taken counts.
+    Disturbed rounds are measured once more, where there is time for it; those with fewer cores taken count.
     """
     seen, began = watch(), time.perf_counter()
     rounds = in_turns(ways, learner, left, keep=left() / 2)
@@ -54,7 +55,8 @@ def undisturbed(
 
 
 def others_cores(watch: Watch) -> float:
-    """Cores of a rank's machine that none of the ranks had, where most of them were taken; 0 where no system tells."""
+    """Return how many busy cores of a machine none of the ranks used, for the machine with the most; 0: no system
+    tells."""
     mine = platform.node(), watch.cores()
     told: list[Any] = [mine]
     if ranks() > 1:
@@ -66,7 +68,8 @@ def others_cores(watch: Watch) -> float:
 
 
 def in_turns(ways: Ways, learner: Learner, left: Callable[[], float], *, keep: float = 0.0) -> Rounds:
-    """Time each way for a turn in each round of in_rounds(). A reading tells of the call before."""
+    """Time each way for a turn in each round of in_rounds(). A reading is of the call before the one that returns
+    it."""
     calls = {name: _calls_a_turn(way, learner) for name, way in ways.items()}
     turns = {name: partial(_turn, name, way, calls[name], learner) for name, way in ways.items()}
     return in_rounds(turns, left, keep=keep, agreed=lambda seconds: value_of_first_rank(seconds, learner.device))
@@ -79,10 +82,11 @@ def in_rounds(
     keep: float = 0.0,
     agreed: Callable[[float], float] = float,
 ) -> Rounds:
-    """Take each turn in each round, another one first each time, for as long as seconds are `left`.
+    """Take each turn in each round, beginning with another one each time, for as long as seconds are `left`; return the
+    seconds that turns return, by name.
 
-    keep: seconds that all rounds but the first LEAST_ROUNDS leave; agreed: of several ranks' seconds those of the
-    first, so that all end with the same round. UserError: there is not even time for those.
+    keep: seconds that rounds after the first LEAST_ROUNDS must leave; agreed: returns the first rank's seconds on all
+    ranks, so that all end with the same round. UserError: there is no time for the first LEAST_ROUNDS.
     """
     rounds: Rounds = {}
     names, longest = list(turns), 0.0
@@ -121,7 +125,8 @@ def _turn(name: str, way: Callable[[], Reading], calls: int, learner: Learner) -
 
 
 def steps(learner: Learner) -> Ways:
-    """A step; of several ranks also one without communication, and the communication of as many bytes alone."""
+    """Return a way to take a step; on several ranks also a step without communication, and the communication of as many
+    bytes alone."""
     if not isinstance(learner, ParallelLearner):
         return plain_steps({"step": learner})
     size = gradient_bytes(learner)
@@ -130,17 +135,18 @@ def steps(learner: Learner) -> Ways:
 
 
 def plain_steps(learners: Mapping[str, Learner]) -> Ways:
-    """A step of each, of which nothing but the time is read."""
+    """Return a way to take a step of each learner, of which nothing but the time is read."""
     return {name: partial(_step, learner) for name, learner in learners.items()}
 
 
 def accumulations(learner: Learner, counts: tuple[int, ...]) -> Ways:
-    """Steps on batches so many times as large, taken in as many parts; communication is with the last."""
+    """Return ways to take steps on batches so many times as large, in as many parts; gradients are communicated with
+    the last one."""
     return {f"accumulate {count}": _Accumulated(learner, count) for count in counts}
 
 
 def gradient_bytes(learner: Learner) -> int:
-    """What the ranks exchange in each step."""
+    """Return the bytes that the ranks exchange in each step."""
     return sum(parameter.numel() * parameter.element_size() for parameter in learner.parameter_names)
 
 
@@ -154,7 +160,7 @@ def _unsynced(learner: ParallelLearner) -> None:
 
 
 class _Logged:
-    """A step, and what DistributedDataParallel says of the one before."""
+    """Step whose readings are what DistributedDataParallel's logger says of the step before."""
 
     def __init__(self, learner: ParallelLearner):
         self._learner, self._together = learner, learner.together
@@ -167,7 +173,7 @@ class _Logged:
 
 
 class _Accumulated:
-    """A step on several batches in a row; what is read is of its last part."""
+    """Step on several batches in a row; its readings are of its last part."""
 
     def __init__(self, learner: Learner, count: int):
         self._learner, self._count = learner, count

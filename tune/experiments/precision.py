@@ -14,34 +14,34 @@ from tune.published import published
 BASE = "fp32"
 Of = TypeVar("Of")
 SAVED_SECONDS, GAINED_ACCURACY = 14.0, 0.006
-"""By mixed precision, in the published report on RoBERTa-base, which has no figure for its memory."""
+"""What mixed precision saved and gained in the published report on RoBERTa-base, which has no figure for its memory."""
 
 
 def report_seconds() -> float:
-    """Of all stages of that report."""
+    """Return the seconds of all stages of that report."""
     return math.fsum(row["seconds"] for row in published("stages"))
 
 
 def by_precision(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The trainings of each, one a seed."""
+    """Return the trainings of each precision, one a seed."""
     found = grouped(rows, lambda row: row["config"]["precision"])
     return {precision: found[precision] for precision in PRECISIONS if precision in found}
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """All that there are rows for."""
+    """Return the tables that there are rows for."""
     found = by_precision(rows)
     made = [learned(found), took(found), against(found)]
     return [table for table in made if table.rows]
 
 
 def spread(rows: Sequence[Row], name: str, form: str, factor: float = 1.0) -> str:
-    """A figure of these over the seeds."""
+    """Return a figure of the rows, one a seed, as text."""
     return over_seeds((row[name] for row in rows), form, factor)
 
 
 def learned(found: dict[str, list[Row]]) -> Table:
-    """The final quality of each precision."""
+    """Return the table of the final quality of each precision."""
     cells = [
         [
             precision, str(len(rows)), f"{rows[0]['steps']:,}", spread(rows, "trained_loss", "{:.4f}"),
@@ -56,7 +56,7 @@ def learned(found: dict[str, list[Row]]) -> Table:
 
 
 def took(found: dict[str, list[Row]]) -> Table:
-    """What each precision cost."""
+    """Return the table of what each precision cost."""
     by_step = counted([row for rows in found.values() for row in rows])
     cells = [
         [
@@ -76,23 +76,23 @@ MEMORY = "of text what a step held at most, else what the process took more, les
 
 
 def counted(rows: Sequence[Row]) -> bool:
-    """Whether of all it is known what a step held: else none goes by that."""
+    """Return whether the bytes that a step held are known of all rows: only then are they used."""
     return all(row.get("step_bytes") for row in rows)
 
 
 def memory(row: Row, by_step: bool) -> float:
-    """In bytes, of a step or of the process."""
+    """Return the bytes of a step, or of the process."""
     return max(1.0, float(row["step_bytes" if by_step else "memory_bytes"]))
 
 
 def paired(found: dict[str, list[Row]], precision: str, of: Callable[[Row, Row], Of]) -> list[Of]:
-    """A figure of each seed that both this precision and fp32 were trained with: of(fp32's row, its row)."""
+    """Return a figure for each seed that both this precision and fp32 were trained with: of(fp32's row, its row)."""
     return [of(base, row) for row, base in by_seed(found[precision], found.get(BASE, ()))]
 
 
 def faster(found: dict[str, list[Row]], precision: str) -> list[float]:
-    """Seconds of a step saved of fp32's, as shares: where both were timed in turns with a plain one, as a busy machine
-    takes of both, by these; where none were, of whole trainings."""
+    """Return the shares of fp32's step seconds that are saved: by steps that were timed in turns with a plain one, as a
+    busy machine slows both alike; where there are none, by whole trainings."""
     timed = paired(found, precision, lambda base, row: (row.get("step_ratio"), base.get("step_ratio")))
     known = [other / one for other, one in timed if other and one]
     trainings = paired(found, precision, lambda base, row: row["training_seconds"] / base["training_seconds"])
@@ -104,7 +104,7 @@ def added(name: str) -> Callable[[dict[str, list[Row]], str], list[float]]:
 
 
 def lighter(found: dict[str, list[Row]], precision: str) -> list[float]:
-    """Memory saved of fp32's, as shares."""
+    """Return the shares of fp32's memory that are saved."""
     pairs = paired(found, precision, lambda base, row: (row, base))
     by_step = counted([row for pair in pairs for row in pair])
     return [1 - memory(row, by_step) / memory(base, by_step) for row, base in pairs]
@@ -117,7 +117,7 @@ AGAINST: dict[str, tuple[Callable[[dict[str, list[Row]], str], list[float]], str
 
 
 def against(found: dict[str, list[Row]]) -> Table:
-    """Each precision against fp32 with the same seed, and the report's words."""
+    """Return the table of each precision against fp32 with the same seed, and of what the report says."""
     cells = []
     for precision in found:
         pairs = {name: of(found, precision) for name, (of, _, _) in AGAINST.items()}
@@ -134,12 +134,12 @@ def against(found: dict[str, list[Row]]) -> Table:
 
 
 FULL_STEPS = 2000
-"""Of each training at a scale of 1: as in nanoGPT's recipe for a CPU."""
+"""Steps of each training at a scale of 1: as in nanoGPT's recipe for a CPU."""
 LEAST_STEPS = 20
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Each precision that the device has, with each seed."""
+    """Return a point for each precision that the device has, with each seed."""
     steps = max(LEAST_STEPS, round(settings.scale * FULL_STEPS))
     return trainings(
         devices, settings, [({"precision": each}, steps) for each in PRECISIONS if each in devices.precisions]

@@ -1,4 +1,5 @@
-"""What a training will take: by steps of small models that are measured here before any text is read, and on paper."""
+"""What a training is expected to take, from steps of small models that are measured here before any text is read, and
+from FLOPs on paper."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -17,22 +18,23 @@ from tune.search_flags import KINDS
 from tune.step_prices import NOMINAL, launches
 
 EVALUATION_TOKENS = 16_384
-"""Target tokens, the same ones for all, on which a training is judged."""
+"""Target tokens on which a training is judged, the same ones for all."""
 FORWARD = 1 / 3
-"""Of a step."""
+"""Share of a step's seconds that its forward takes."""
 ROW, CHARACTERS = 64, 65
-"""Tokens of a row of translation, on either side, and the vocabulary of a text: guesses, as none was read yet."""
+"""Tokens of a row of translation, on either side, and the vocabulary of a text: guesses, as no text was read yet."""
 PROBED = ((32, 2), (32, 6), (256, 2))
 """d_model and layers of the models whose steps are measured: three for three unknowns."""
 PROBE_SECONDS = 0.3
-"""For each, and three steps at least."""
+"""Seconds of steps of each of these models; two steps at least are taken."""
 MADE_UP_TOKENS, MADE_UP_PAIRS, LONGEST = 65_536, 4_096, 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Seconds of a step of a family's own batch beside its products, `once` and for each `layer`, and FLOP/s of the
-    products; spread: the middle half of the steps of one model, as a share of the middle one."""
+    """Speed of a family's steps with its own batch: seconds beside the matrix products, `once` a step and for each
+    `layer`, and FLOP/s of the products. spread: largest interquartile range of a model's step seconds, as a share of
+    their median."""
 
     once: float
     layer: float
@@ -41,21 +43,22 @@ class Measured:
 
 
 _measured: dict[tuple[str, str, str], Measured] = {}
-"""By family, precision and kind of device: a price is asked for again and again, and measuring takes time."""
+"""What was measured, by family, precision and kind of device: a price is asked for again and again, and measuring takes
+time."""
 
 
 def step_price(config: Config, devices: Devices) -> float:
-    """Expected seconds of an optimizer step on one of these devices, at the speed of eager code; one process drives it,
-    with one thread on a CPU."""
+    """Return the expected seconds of an optimizer step on one of these devices, at the speed of eager code; one process
+    drives it, with one thread on a CPU."""
     known = measured(config.family, config.precision, devices.kind)
     beside = known.once + config.layers * known.layer
-    if devices.kind == "cpu":  # where it is work on each token; on a GPU it is giving out kernels
+    if devices.kind == "cpu":  # there it is work on each token; on a GPU it is launching kernels
         beside *= config.batch_tokens / Config(family=config.family).batch_tokens
     return step_flops(config) / known.flops + beside
 
 
 def step_flops(config: Config) -> float:
-    """On paper, of a step."""
+    """Return the FLOPs of a step on paper."""
     translates = config.family == "translation"
     vocabulary, length = (SMALL_VOCABULARY, ROW) if translates else (CHARACTERS, config.context)
     model = model_config(config, vocabulary=vocabulary, pad=0)
@@ -63,7 +66,8 @@ def step_flops(config: Config) -> float:
 
 
 def measured(family: str, precision: str, kind: str) -> Measured:
-    """On a device of this kind, or, where the driver has none, by its nominal prices."""
+    """Return the speed of steps as measured on a device of this kind, or by nominal prices where the driver has no such
+    device."""
     if kind == "cuda" and not torch.cuda.is_available():
         price = NOMINAL[kind]
         beside, deeper = (launches(family, layers) * price.launch_seconds for layers in (0, 1))
@@ -77,7 +81,8 @@ def measured(family: str, precision: str, kind: str) -> Measured:
 
 
 def solved(taken: Sequence[Sequence[float]], flops: Sequence[float]) -> Measured:
-    """From the seconds of steps of the models of PROBED, the first half of them left out, and their FLOPs a step."""
+    """Return the speed that follows from the seconds of steps of the models of PROBED, without the first half of each,
+    and their FLOPs a step."""
     late = [each[len(each) // 2 :] for each in taken]
     small, deep, wide = map(statistics.median, late)
     (_, few), (_, many), _ = PROBED
@@ -89,7 +94,7 @@ def solved(taken: Sequence[Sequence[float]], flops: Sequence[float]) -> Measured
 
 
 def price_lines() -> Iterator[str]:
-    """What prices go by here, and how that spread; nothing where none was measured."""
+    """Yield a line on each speed that prices go by here, and its spread; nothing where none was measured."""
     for (family, precision, kind), found in _measured.items():
         beside = f"{1e3 * found.once:.1f} ms and {1e3 * found.layer:.1f} ms a layer beside"
         yield (
@@ -99,7 +104,7 @@ def price_lines() -> Iterator[str]:
 
 
 def made_up_text() -> TextData:
-    """Characters drawn at random."""
+    """Return a text of characters drawn at random."""
     drawn = np.random.default_rng(0).integers(CHARACTERS, size=MADE_UP_TOKENS).astype(np.uint16)
     return TextData(
         name="", sha256="", builtin=True, tokenizer="", vocabulary=CHARACTERS, train=drawn, valid=drawn, test=drawn
@@ -107,7 +112,7 @@ def made_up_text() -> TextData:
 
 
 def made_up_pairs() -> PairData:
-    """Tokens drawn at random, in sentences of as many on either side."""
+    """Return pairs of sentences of tokens drawn at random, as many on either side."""
     random = np.random.default_rng(0)
     lengths = random.integers(3, LONGEST, size=MADE_UP_PAIRS)
     offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -1,6 +1,5 @@
-"""A study of one experiment, from its settings to its tables: the points without a row yet, each on a group of workers,
-all of it inside the cap; and what TensorBoard shows of it.
-"""
+"""Run a study of one experiment, from its settings to its tables: the points without a row are measured, each on a
+group of workers and all within the cap, and TensorBoard shows the rows."""
 
 import json
 import shlex
@@ -53,13 +52,14 @@ from tune.units import duration_text, whole_text
 
 
 class Board:
-    """One run, which bears the experiment's name."""
+    """The TensorBoard run of an experiment, which bears its name."""
 
     def __init__(self, folder: Path) -> None:
         self._file = EventFile(folder)
 
     def measured(self, row: Row) -> None:
-        """Its numbers, of those with an interval the figure itself, under what was asked of which configuration."""
+        """Write the numbers of a row, without their intervals, under names of what was asked and of the
+        configuration."""
         asked = " ".join(str(value) for value in {**row["asked"], **row["config"]}.values())
         known = {name: value for name, value in row.items() if value != []}
         figures = {name: value[0] if isinstance(value, list | tuple) else value for name, value in known.items()}
@@ -67,21 +67,23 @@ class Board:
         self._file.add(*(scalar(f"{asked}/{name}", value) for name, value in numbers.items()), step=row["devices"])
 
     def concluded(self, tables: Sequence[Table]) -> None:
-        """What the experiment ends with."""
+        """Write the tables that the experiment ends with."""
         for table in tables:
             self._file.add(*text_pb(table.title, markdown(replace(table, title=""))).value, step=0)
 
 
 LATE_SECONDS = 60.0
-"""Of a lease beyond what a group should take, where the cap has them: on a busy machine processes start late."""
+"""Seconds that a lease has beyond what a group should take, where the cap pays for them: on a busy machine processes
+start late."""
 MOST_TIMES = 2.0
-"""What a point is worth, at most, where those before it left over what they were."""
+"""Largest multiple of its worth that a point gets, where points before it left seconds over."""
 TOO_LATE = "what was left of the cap did not pay for it: give a larger --budget with --resume"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """trials: to whom it all is put down; folder: the study's; write: takes a line for the user. A Ray is up."""
+    """Measures the points of an experiment on a Ray that is up. trials: those that everything is charged to; folder:
+    the study's; write: takes a line for the user."""
 
     experiment: Experiment
     context: ExperimentContext
@@ -104,11 +106,11 @@ class Bench:
 
     @cached_property
     def _shared(self) -> Any:
-        """The data, once for all groups."""
+        """The data, put into Ray once for all groups."""
         return ray.put(self.context.data)
 
     def rows(self) -> list[Row]:
-        """The last row of each point, in the order of the points."""
+        """Return the last row of each point, in the order of the points."""
         return self._rows([*self.context.points, *self._further()])
 
     def _rows(self, points: Sequence[Point]) -> list[Row]:
@@ -116,12 +118,12 @@ class Bench:
         return [found[point.key] for point in points if point.key in found]
 
     def _further(self) -> list[Point]:
-        """The points that follow from the first, once each of these has its row."""
+        """Return the points that follow from the first ones, once each of these has its row."""
         rows = self._rows(self.context.points)
         return self.experiment.further(rows) if len(rows) == len(self.context.points) else []
 
     def measure(self) -> None:
-        """Give each point its row."""
+        """Give each point that has none its row: measured, or skipped where the cap does not pay for it."""
         self._measure(self.context.points)
         self._measure(self._further())
 
@@ -136,13 +138,14 @@ class Bench:
             self._keep(point, {"skipped": TOO_LATE})
 
     def conclude(self) -> None:
-        """Tell what the rows say together."""
+        """Show the tables of all rows, on the screen and on TensorBoard."""
         tables = ending(self.experiment, self.rows())
         show(tables, self.write)
         self.board.concluded(tables)
 
     def _measured(self, group: Sequence[Point], share: float, later: float) -> int:
-        """How many of the first points of a group have a row now; later: the price of the other groups."""
+        """Measure a group's points in turn, until its processes are lost; return how many have a row now. later: the
+        price of the other groups."""
         devices, done = group[0].devices, 0
         slots = self.context.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
@@ -166,7 +169,7 @@ class Bench:
         return done
 
     def _watch(self, point: Point, began: float, seconds: float, later: float) -> None:
-        """What is under way: called every second."""
+        """Show what is under way; called every second."""
         self._system.look(self.accounting.ledger.spent)
         passed = self.accounting.clock() - began
         after = f"; then at most {whole_text(later)} of a device for the others" if later else ""
@@ -183,7 +186,8 @@ class Bench:
 
     @contextmanager
     def _group(self, devices: int, hold: Hold) -> Iterator[WorkerGroup]:
-        """Processes on a hold, gone before it ends: dismissed, or with their Ray where they do not listen."""
+        """Yield the group of processes of a hold. They are gone before the hold ends: dismissed or dead, or else ended
+        with their Ray."""
         desk, line = new_desk()
         assert self.experiment.work is not None
         folder = self.folder / "checkpoints"
@@ -215,20 +219,20 @@ class Bench:
 
 
 def allotted(worth: float, left: float, others: float) -> float:
-    """Seconds of a point, of so many that are left of its group's: what it is worth, and what those before it left over
-    of theirs, up to MOST_TIMES its worth; others: what those after it are worth."""
+    """Return the seconds that a point gets of those left to its group: what it is worth and what points before it left
+    over, up to MOST_TIMES its worth. others: what the points after it are worth."""
     return min(max(worth, min(MOST_TIMES * worth, left - LATE_SECONDS - others)), left)
 
 
 def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> list[Point]:
-    """Those without a row, and those that were skipped for a reason of which --resume is the remedy."""
+    """Return the points without a row, and those that were skipped for a reason that --resume remedies."""
     rows = last_rows(journal.rows(STORED, experiment))
     return [point for point in points if point.key not in rows or "--resume" in str(rows[point.key].get("skipped"))]
 
 
 def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: str) -> Iterator[str]:
-    """Yield lines that tell what was not measured: what going on measures, and what it does not. go_on: the
-    command."""
+    """Yield lines on the points that were not measured: those that going on measures, and those that it does not.
+    go_on: the command."""
     rows, left = last_rows(journal.rows(STORED, experiment)), unmeasured(points, journal, experiment)
     never = [point for point in points if point not in left and "skipped" in rows[point.key]]
     how = f"; go on with a larger --budget: {go_on} --budget ..."
@@ -239,11 +243,11 @@ def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: s
 
 
 INTERRUPTED = 128 + signal.SIGINT
-"""The exit code of a shell's."""
+"""Exit code after an interrupt: the same as a shell's."""
 
 
 def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
-    """The exit code. UserError, with nothing written: a setting that cannot serve."""
+    """Run an experiment; return the exit code. UserError, with nothing written: a setting cannot be used."""
     assert not settings.plan, "a plan spends nothing"
     if experiment.work is None:
         return run_list(experiment, settings)
@@ -261,7 +265,7 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
 
 
 def conduct(experiment: Experiment, context: ExperimentContext, study: Path, told: Told) -> int:
-    """As run_experiment, in a folder that was made for it or that it has."""
+    """Run an experiment in the folder of its study, new or resumed; return the exit code."""
     settings, devices, ended = context.settings, context.devices, "done"
     with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
         with undamaged(journal):
@@ -295,7 +299,8 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
 
 
 def make_bench(experiment: Experiment, context: ExperimentContext, journal: Journal, write: Voice) -> Bench:
-    """On a clock that goes on where the journal ends."""
+    """Return the bench of a study, on a clock that goes on where the journal ends; note cap and facts in the
+    journal."""
     settings, begun, before = context.settings, time.monotonic(), last_moment(journal)
 
     def clock() -> float:

@@ -1,4 +1,5 @@
-"""One configuration on 1, 2, 4 ... devices: what it gains, what it costs, and where the rest goes."""
+"""One configuration on 1, 2, 4 ... devices: how much faster it is, what that costs, and where the rest of the time
+goes."""
 
 import dataclasses
 import functools
@@ -21,30 +22,30 @@ from tune.rows import pairs, steps_of, times_as_fast
 from tune.table_rules import speed_ups
 
 COUNTS = (1, 2, 4, 8)
-"""Of the parts in which gradients are accumulated."""
+"""Numbers of parts in which gradients are accumulated."""
 FIRST_STEPS = 3
-"""Before gradients are compared: at first most of them are zero."""
+"""Steps before gradients are compared: at first most of them are zero."""
 
 
 def ring(count: int) -> float:
-    """The share of the bytes that pass each link of a ring of so many ranks: nccl-tests' bus factor."""
+    """Return how many times the bytes pass each link of a ring of so many ranks: nccl-tests' bus factor."""
     return 2 * (count - 1) / count
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """All that there are rows for."""
+    """Return the tables that there are rows for."""
     steps = steps_of(rows)
     made = [weak(steps), strong(steps), communication(steps), bandwidth(steps), accumulation(rows)]
     return [table for table in (*made, training(rows), start_up(rows)) if table.rows]
 
 
 def on_several(steps: dict[tuple[int, int], Row]) -> dict[tuple[int, int], Row]:
-    """Those on more devices than one, in order."""
+    """Return the rows on more devices than one, in order."""
     return {key: row for key, row in sorted(steps.items()) if key[0] > 1}
 
 
 def weak(steps: dict[tuple[int, int], Row]) -> Table:
-    """The batch a device is fixed."""
+    """Return the table of weak scaling: the batch a device is fixed."""
     theirs, recomputed = published_steps(), published_speed_ups()
     rows = []
     for batch, single, row in pairs(steps, weak=True):
@@ -65,18 +66,19 @@ def weak(steps: dict[tuple[int, int], Row]) -> Table:
 
 
 def published_steps() -> dict[tuple[float, float], Row]:
-    """The report's rows by devices and batch a device."""
+    """Return the report's rows by devices and batch a device."""
     return {(row["devices"], row["batch_size_per_device"]): row for row in published("scaling")}
 
 
 def published_speed_ups() -> dict[tuple[float, float], float]:
-    """What the report's own epochs come to: seconds on one device over those on so many, with that batch on each."""
+    """Return the speed-ups of the report's own epochs: seconds on one device over those on so many, with that batch on
+    each."""
     found = zip(published_steps(), speed_ups(read(PUBLISHED / "scaling.csv")), strict=True)
     return {key: times for key, times in found if times is not None}
 
 
 def strong(steps: dict[tuple[int, int], Row]) -> Table:
-    """The batch of all devices together is fixed."""
+    """Return the table of strong scaling: the batch of all devices together is fixed."""
     rows = [
         [str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=False)]
         for batch, single, row in pairs(steps, weak=False)
@@ -86,12 +88,13 @@ def strong(steps: dict[tuple[int, int], Row]) -> Table:
 
 
 def marked(row: Row) -> str:
-    """After a figure that was measured, twice where there was time, while others had the machine."""
+    """Return the mark of a figure that was disturbed by other processes, also in the repetition if there was time for
+    one."""
     return " *" if row.get("disturbed") else ""
 
 
 def noted(rows: Iterable[Row], note: str = "") -> str:
-    """A note, and what the mark means, where a row has it, with how much others had."""
+    """Return a note; where a row has the mark, also what the mark means and how many cores others took."""
     taken = [row["others_cores"] for row in rows if row.get("disturbed")]
     mark = f"*: others took up to {max(taken):.1f} cores, also when it was measured again" if taken else ""
     return "; ".join(filter(None, (note, mark)))
@@ -102,7 +105,7 @@ GAIN = "speed-up", "efficiency"
 
 
 def speed(row: Row) -> list[str]:
-    """What SPEED names; a row that was disturbed is marked."""
+    """Return the cells of the columns SPEED; a disturbed row is marked."""
     step, tokens = row["step_seconds"], row["tokens_per_second"]
     return [
         with_interval(step, "{:.1f}", 1e3) + marked(row),
@@ -112,7 +115,7 @@ def speed(row: Row) -> list[str]:
 
 
 def gain(single: Row, row: Row, *, weak: bool) -> list[str]:
-    """What GAIN names."""
+    """Return the cells of the columns GAIN."""
     if row is single:
         return ["1", "100%"]
     times = times_as_fast(single, row, weak=weak)
@@ -120,7 +123,7 @@ def gain(single: Row, row: Row, *, weak: bool) -> list[str]:
 
 
 def communication(steps: dict[tuple[int, int], Row]) -> Table:
-    """What of a step it is."""
+    """Return the table of the communication in a step."""
     rows, several = [], on_several(steps)
     for (count, batch), row in several.items():
         names = "step_seconds", "unsynced_seconds", "communication_seconds", "overlapped_seconds"
@@ -143,7 +146,8 @@ def communication(steps: dict[tuple[int, int], Row]) -> Table:
 
 
 def as_reported(steps: dict[tuple[int, int], Row], count: int, batch: int) -> float | None:
-    """Seconds a step by the report's formula: what an epoch takes beyond its n-th part on one device."""
+    """Return the seconds a step of communication by the report's formula: what an epoch on n devices takes beyond an
+    n-th of one on one device; None: the latter was not measured."""
     row, single = steps[count, batch], steps.get((1, batch // count))
     if single is None:
         return None
@@ -152,7 +156,7 @@ def as_reported(steps: dict[tuple[int, int], Row], count: int, batch: int) -> fl
 
 
 def bandwidth(steps: dict[tuple[int, int], Row]) -> Table:
-    """What the gradients' bytes make of the communication's seconds."""
+    """Return the table of the bandwidth: the gradients' bytes over the seconds of communication."""
     rows, theirs, several = [], published_steps(), on_several(steps)
     for (count, batch), row in several.items():
         names = "algorithm_bandwidth", "bus_bandwidth", "alone_bus_bandwidth"
@@ -168,7 +172,7 @@ def bandwidth(steps: dict[tuple[int, int], Row]) -> Table:
 
 
 def accumulation(rows: Sequence[Row]) -> Table:
-    """Several batches a step."""
+    """Return the table of steps on several batches."""
     found, equal = [], {row["devices"]: dict(row["accumulated"]) for row in rows if "accumulated" in row}
     for row in rows:
         for count, seconds in row.get("row_seconds", ()):
@@ -185,7 +189,7 @@ def accumulation(rows: Sequence[Row]) -> Table:
 
 
 def training(rows: Sequence[Row]) -> Table:
-    """The same batches on one device and on more."""
+    """Return the table of trainings on the same batches on one device and on more."""
     found = [
         [
             str(row["devices"]), str(row["rows"]), f"{row['steps']:,}", figure(row["train_loss"], "{:.4f}"),
@@ -198,7 +202,7 @@ def training(rows: Sequence[Row]) -> Table:
 
 
 def start_up(rows: Sequence[Row]) -> Table:
-    """What it takes until the processes can work, once for each number of devices."""
+    """Return the table of the seconds until the processes can work, once for each number of devices."""
     seconds = {row["devices"]: row["start_up_seconds"] for row in rows if "start_up_seconds" in row}
     found = [[str(count), f"{each:.1f}", f"{count * each:.1f}"] for count, each in seconds.items()]
     columns = "devices", "s", "device-seconds charged"
@@ -206,7 +210,7 @@ def start_up(rows: Sequence[Row]) -> Table:
 
 
 def measure_steps(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Steps with and without communication, and the communication alone."""
+    """Time steps with and without communication, and the communication alone."""
     learner = make_learner(of_rows(place.config, place.data, asked["rows"]), place.data, place.device)
     yield Said(what="start")
     rounds, others = undisturbed(steps(learner), learner, place.left)
@@ -214,7 +218,7 @@ def measure_steps(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def step_row(learner: Learner, rounds: Rounds) -> Row:
-    """The figures of a step; those of communication where there is any."""
+    """Return the figures of a step, and on several ranks those of its communication."""
     batch = learner.batches.some()
     row: Row = {
         "parameters": learner.parameters, "tokens": batch.tokens, "epoch_steps": len(learner.batches), "rounds": rounds,
@@ -225,7 +229,8 @@ def step_row(learner: Learner, rounds: Rounds) -> Row:
 
 
 def communication_row(size: int, rounds: Rounds) -> Row:
-    """Of a step, as DistributedDataParallel's logger tells of it; a step should be one without it and what is exposed.
+    """Return the figures of the communication in a step, as DistributedDataParallel's logger tells of it. identity: the
+    share of a step that one without communication and the exposed communication make up, which should be 1.
 
     communication: from the begin of the first bucket's to the end of the last one's.
     """
@@ -246,7 +251,7 @@ def communication_row(size: int, rounds: Rounds) -> Row:
 
 
 def measure_gradients(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Whether they agree on all ranks, and with those of the whole batch on one."""
+    """Compare the gradients of all ranks with each other, and with those of the whole batch on one."""
     learner = make_learner(place.config, place.data, place.device)
     assert isinstance(learner, ParallelLearner), "one device has nobody to agree with"
     yield Said(what="start")
@@ -260,7 +265,8 @@ def measure_gradients(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def measure_accumulation(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """The recipe's batch, one or several of them a step: seconds of a row, and what of it is communication."""
+    """Time steps on one or several of the recipe's batches: seconds of a row, and how much of a step is exposed
+    communication."""
     learner = make_learner(place.config, place.data, place.device)
     yield Said(what="start")
     rounds, others = undisturbed(accumulations(learner, COUNTS), learner, place.left)
@@ -282,7 +288,8 @@ def measure_accumulation(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Some steps with checkpoints: the same batches on any number of devices and no dropout, so the same loss."""
+    """Train for some steps with checkpoints: on the same batches with any number of devices and without dropout, so to
+    the same loss."""
     config = dataclasses.replace(place.config, dropout=0.0)
     learner = make_learner(config, place.data, place.device)
     yield Said(what="start")
@@ -300,24 +307,25 @@ work = functools.partial(by_measure, {
 
 
 BATCHES = (32, 128, 512)
-"""Rows, as the published report's."""
+"""Rows of the batches, as in the published report."""
 SECONDS = {"steps": 100.0, "gradients": 15.0, "accumulation": 60.0, "training": 60.0}
 LEAST = 10.0
 TRAINING_STEPS, CHECKPOINT_STEPS = 200, 50
 
 
 def counts(slots: int) -> list[int]:
-    """1, 2, 4 ... and all of them."""
+    """Return the numbers of devices to measure on: 1, 2, 4 ... and all of them."""
     return [*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots]
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Each batch on one device; on more of them both that batch on each, and that batch on all of them together."""
+    """Return points for each batch on one device, and on more of them for that batch on each and that batch on all of
+    them together."""
     return [point for count in counts(devices.slots) for point in points_of(count)]
 
 
 def points_of(count: int) -> list[Point]:
-    """Those on so many devices."""
+    """Return the points on so many devices."""
     rows = sorted({batch * each for batch in BATCHES for each in (1, count) if batch >= count})
     steps: list[dict[str, Any]] = [{"measure": "steps", "rows": each} for each in rows]
     training: dict[str, Any] = {"measure": "training", "steps": TRAINING_STEPS, "every": CHECKPOINT_STEPS}
@@ -328,7 +336,7 @@ def points_of(count: int) -> list[Point]:
 
 
 def line(row: Row) -> str:
-    """What came out, in short."""
+    """Return the result of a row in short."""
     if "step_seconds" in row:
         beside = f", with {row['others_cores']:.1f} cores taken by others" if row["disturbed"] else ""
         return f"{with_interval(row['step_seconds'], '{:.1f}', 1e3)} ms a step{beside}"

@@ -1,4 +1,4 @@
-"""What the seconds of a training go to, upstream's way and this project's."""
+"""How many seconds each stage of a training takes, upstream's way and this project's."""
 
 import math
 import tempfile
@@ -36,10 +36,10 @@ STAGES = ("data", "forward", "loss and backward", "optimizer", "evaluation", "re
 
 
 class StageClock:
-    """Notes when each stage begins; the one before ends there.
+    """Clock that notes when each stage begins; the stage before ends there.
 
-    On a GPU the notes are events in its stream, and only their sum waits for it: a stage has the seconds that the GPU
-    was at it, or waited for it.
+    On a GPU the notes are events in its stream, and only `seconds` waits for it: a stage has the seconds in which the
+    GPU worked on it, or waited for it.
     """
 
     def __init__(self, device: torch.device):
@@ -47,14 +47,14 @@ class StageClock:
         self._begun: list[tuple[str, Any]] = []
 
     def enter(self, stage: str) -> None:
-        """From now on the time is this stage's."""
+        """Begin a stage: from now on the time is its own."""
         now: Any = torch.cuda.Event(enable_timing=True) if self._on_gpu else time.perf_counter()
         if self._on_gpu:
             now.record()
         self._begun.append((stage, now))
 
     def seconds(self) -> dict[str, float]:
-        """Of each stage, from the first one's begin until now."""
+        """Return the seconds of each stage, from the beginning of the first one until now."""
         self.enter("rest")
         if self._on_gpu:
             torch.cuda.synchronize()
@@ -65,7 +65,8 @@ class StageClock:
 
 
 def tell_stages(model: nn.Module, clock: StageClock) -> nn.Module:
-    """Let a model tell where its forward ends, in training, and where an evaluation begins and ends."""
+    """Make a model tell the clock where its forward ends, in training, and where an evaluation begins and ends; return
+    the model."""
 
     def ended(model: nn.Module, *_: object) -> None:
         if model.training:
@@ -82,7 +83,7 @@ def tell_stages(model: nn.Module, clock: StageClock) -> nn.Module:
 
 
 class StagedLearner(NeverCompiled):
-    """A Learner that tells a clock where it is; never compiled, as forward and loss are one then."""
+    """Learner that tells a clock which stage begins; never compiled, as forward and loss would then be one."""
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1, *, clock: StageClock):
         self.clock = clock
@@ -106,23 +107,26 @@ class StagedLearner(NeverCompiled):
 
 PEAK_RATE, LAST_RATE, WARM_UP_STEPS = 1e-3, 1e-4, 100
 EVALUATION_EVERY, EVALUATION_BATCHES = 250, 20
-"""Rates, steps between evaluations, and batches of each split: as the README of nanoGPT has them for a CPU."""
+"""Learning rates, warm-up, steps between evaluations, and batches of each split in one: as in nanoGPT's README for a
+CPU."""
 
 
 class UpstreamTraining:
     """Upstream's own way to train nanoGPT: eager, plain AdamW, each batch from a memory map that is opened anew, and
-    evaluations on random batches of both splits; the benchmarks hold ours against it too.
+    evaluations on random batches of both splits; the benchmarks compare ours with it too.
 
-    A model on a text whose tokens lie in a folder; of the config count context, batch and precision.
+    It trains any model on a text whose tokens it writes into a folder, and reads only context, batch and precision of
+    the config.
 
-    enter: is told each stage that begins, but for "loss and backward", which begins where the model ends.
+    enter: is called with each stage that begins, except "loss and backward", which begins where the model's forward
+    ends.
     """
 
     def __init__(
         self, model: nn.Module, config: Config, data: TextData, device: torch.device, folder: Path,
         enter: Callable[[str], None] = lambda stage: None,
     ):  # fmt: skip
-        torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch's switches as upstream sets them, or finds them
+        torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch's switches as upstream sets or finds them
         torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
         self.model, self.config, self.device, self.enter = model.to(device), config, device, enter
         self.files = {split: folder / f"{split}.bin" for split in ("train", "valid")}
@@ -134,14 +138,14 @@ class UpstreamTraining:
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99), fused=device.type == "cuda")
 
     def steps(self, count: int) -> Iterator[float]:
-        """A training of so many steps: the loss of each."""
+        """Train for so many steps; yield the loss of each."""
         for step in range(count):
             if step % EVALUATION_EVERY == 0:
                 self.evaluate()
             yield self.step(upstream_rate(step, count))
 
     def step(self, rate: float) -> float:
-        """Its loss in nats a token, read at once as upstream logs it."""
+        """Take a step; return its loss in nats a token, which is read at once, as upstream logs it."""
         self.enter("data")
         batch = self.batch("train")
         self.enter("forward")
@@ -158,7 +162,7 @@ class UpstreamTraining:
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """The loss of some batches of each split; they share the training's random stream."""
+        """Compute the loss of some batches of each split; they are drawn from the training's random stream."""
         self.model.eval()
         for split in self.files:
             for _ in range(EVALUATION_BATCHES):
@@ -166,12 +170,12 @@ class UpstreamTraining:
         self.model.train()
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """In the arithmetic of the precision."""
+        """Return the loss, computed in the config's precision."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             return F.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
 
     def batch(self, split: str) -> tuple[Tensor, Tensor]:
-        """Tokens and what follows each, both (B, T)."""
+        """Return random sequences of tokens and the token that follows each, both (B, T)."""
         data, length = np.memmap(self.files[split], dtype=np.uint16, mode="r"), self.config.context
         begins = torch.randint(len(data) - length, (max(1, round(self.config.batch_tokens / length)),)).tolist()
         tokens, targets = (
@@ -184,7 +188,7 @@ class UpstreamTraining:
 
 
 def upstream_rate(step: int, steps: int) -> float:
-    """A cosine from the peak, after the warm-up, to a tenth of it at the end."""
+    """Return the learning rate at a step: a linear warm-up, then a cosine from the peak to a tenth of it at the end."""
     if step < WARM_UP_STEPS:
         return PEAK_RATE * (step + 1) / (WARM_UP_STEPS + 1)
     share = (step - WARM_UP_STEPS) / (steps - WARM_UP_STEPS)
@@ -195,7 +199,7 @@ BEFORE, AFTER, RESERVE_SECONDS = "before", "after", 2.0
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Train, and say what each stage took. UserError: the seconds were too few."""
+    """Train in the way that is asked for, and yield what each stage took. UserError: the seconds were too few."""
     clock, steps, done = StageClock(place.device), asked["steps"], 0
     clock.enter("rest")
     for done in (upstream if asked["way"] == BEFORE else own)(place, steps, clock):
@@ -207,7 +211,7 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def upstream(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
-    """After each step how many were taken upstream's way."""
+    """Train upstream's way; yield after each step how many were taken."""
     config, data = place.config, place.data
     assert isinstance(data, TextData), "the experiment is of nanoGPT alone"
     torch.manual_seed(config.seed)
@@ -221,7 +225,7 @@ def upstream(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
 
 
 def own(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
-    """How many steps a segment of the search's took, to a rung."""
+    """Train one segment as a search does, to a rung; yield how many steps were taken so far."""
     segment = Segment(device_seconds=place.left() - RESERVE_SECONDS, steps=steps)
     for progress in train(
         place.config, place.data, segment, folder=place.folder, evaluation_tokens=EVALUATION_TOKENS,
@@ -231,7 +235,7 @@ def own(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Seconds and shares, means over the seeds; ours and the report's."""
+    """Return the table of each stage's seconds and share, means over the seeds; ours and the report's."""
     ways = stage_seconds(row for row in rows if "stages" in row)
     if not ways:
         return []
@@ -254,7 +258,8 @@ SECONDS_A_STEP = {"cpu": 0.12, "cuda": 0.03}  # on a slow machine
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Upstream's way first, in whose process nothing of ours is set yet; then ours, in the device's precisions."""
+    """Return a point for each seed and way: upstream's first, in whose process nothing of ours is set yet at the first
+    seed; then ours, in upstream's precision and, where the device has it, in bf16."""
     steps = max(1, round(settings.scale * STEPS))
     seconds = FIXED_SECONDS + steps * SECONDS_A_STEP[devices.kind]
     small = [(AFTER, "bf16")] if "bf16" in devices.precisions else []
@@ -269,7 +274,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 
 def line(row: Row) -> str:
-    """What came out, in short."""
+    """Return the result of a row in short."""
     stage, whole = max(STAGES, key=lambda each: row["stages"][each]), sum(row["stages"].values())
     return f"{row['steps']:,} steps in {whole:.1f} s, {row['stages'][stage] / whole:.0%} of them {stage}"
 

@@ -1,4 +1,4 @@
-"""Figures as people read them, and the tables of an experiment on the screen."""
+"""Figures as text, and the tables of an experiment on the screen."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -15,7 +15,7 @@ Key = TypeVar("Key")
 
 
 def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 1.0) -> str:
-    """1.42 (1.40-1.44)"""
+    """Return a value with its interval as text: 1.42 (1.40-1.44)."""
     if value is None:
         return NOTHING
     figure, low, high = (form.format(factor * each) for each in value)
@@ -23,18 +23,19 @@ def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 
 
 
 def signed(value: Interval, form: str = "{:+.3f}", factor: float = 1.0) -> str:
-    """-0.12 (-0.15 to -0.09); one seed has no interval"""
+    """Return a signed value with its interval as text: -0.12 (-0.15 to -0.09); one seed has no interval."""
     middle, low, high = (form.format(factor * each) for each in value)
     return middle if value[1] == value[2] else f"{middle} ({low} to {high})"
 
 
 def figure(value: float | None, form: str = "{:.4g}", factor: float = 1.0) -> str:
-    """A number, or that there is none."""
+    """Return a number as text; NOTHING for None."""
     return NOTHING if value is None else form.format(factor * value)
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
-    """The rows of each key, such as those that differ in their seed alone, in the order in which the keys come."""
+    """Return the rows by key, such as those that differ only in their seed, in the order in which the keys first
+    occur."""
     found: dict[Key, list[Row]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
@@ -42,7 +43,7 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Ro
 
 
 def by_seed(rows: Iterable[Row], others: Iterable[Row]) -> list[tuple[Row, Row]]:
-    """Each row with the other one of its seed, where there is one."""
+    """Return each row with the other row of its seed, where there is one."""
     known = {other["config"].get("seed"): other for other in others}
     return [(row, known[seed]) for row in rows if (seed := row["config"].get("seed")) in known]
 
@@ -51,7 +52,7 @@ def over_seeds(
     values: Iterable[float | None], form: str = "{:.4g}", factor: float = 1.0,
     interval: Callable[[Interval, str, float], str] = with_interval,
 ) -> str:  # fmt: skip
-    """The mean of those that there are, one a seed; of several with its 95 % interval."""
+    """Return the mean of the values that are not None, one a seed, as text; of several with its 95 % interval."""
     known = [value for value in values if value is not None]
     whole = mean_interval(known)
     if whole is None:
@@ -60,8 +61,8 @@ def over_seeds(
 
 
 def ending(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
-    """What an experiment ends with: its tables, what of its trainings is in none, and what is wrong with the published
-    one beside them."""
+    """Return the tables that an experiment ends with: its own, that of the trainings that diverged and are in no other,
+    and that of what is wrong with the published figures beside them."""
     whole = rows if experiment.diverging or experiment.work else [row for row in rows if row["valid_loss"] is not None]
     made = experiment.tables(whole)
     made += [] if len(whole) == len(rows) else [diverged(rows)]
@@ -69,7 +70,7 @@ def ending(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
 
 
 def diverged(rows: Sequence[Row]) -> Table:
-    """The configurations of a list of which trainings diverged."""
+    """Return the table of the configurations of a list with trainings that diverged."""
     each = grouped(rows, lambda row: label({name: of for name, of in row["config"].items() if name != "seed"}))
     lost = {name: sum(row["valid_loss"] is None for row in seeds) for name, seeds in each.items()}
     found = [[name, str(count), str(len(each[name]))] for name, count in lost.items() if count]

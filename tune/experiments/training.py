@@ -1,4 +1,4 @@
-"""What several experiments do alike: batches of so many rows, and a training of all ranks with checkpoints."""
+"""What several experiments share: batches of so many rows, and a training on all ranks with checkpoints."""
 
 import dataclasses
 import math
@@ -22,28 +22,29 @@ from tune.experiments.prices import EVALUATION_TOKENS
 
 
 def of_rows(config: Config, data: Data, rows: int) -> Config:
-    """The config with batches of so many rows, on all devices together."""
+    """Return the config with batches of so many rows, on all devices together."""
     target = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).target
     return dataclasses.replace(config, batch_tokens=rows * target)
 
 
 def recipe_rows(config: Config, data: Data) -> int:
-    """Rows of a batch as the family's recipe has it."""
+    """Return the rows of a batch of a config's batch_tokens."""
     return batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
 
 
 MARGIN = 1.5
-"""Nothing begins unless so many times the longest of its kind is left."""
+"""No stretch of steps up to a checkpoint begins unless this many times the longest one so far is left."""
 
 
 def trained(
     learner: Learner, left: Callable[[], float], *, steps: int, every: int, factor: Callable[[int], float],
     folder: Path, evaluation_tokens: int = EVALUATION_TOKENS,
 ) -> Generator[Said, None, Row]:  # fmt: skip
-    """The row of a training of all ranks from the newest checkpoint in `folder`, if there is one, to so many steps; no
-    loss: it diverged. UserError: there was less time.
+    """Train all ranks to so many steps, from the newest checkpoint in `folder` if there is one; return the row, in
+    which a loss that diverged is None. UserError: there was less time.
 
-    every: steps between two checkpoints; factor: the share of the peak rates at a step. All ranks read one folder.
+    left: returns the seconds that are left; every: steps between two checkpoints; factor: returns the share of the peak
+    rates at a step. All ranks read one folder.
     """
     newest, whole, longest, loss = checkpoints.latest(folder), 0.0, 0.0, math.nan
     if newest is not None:
@@ -76,11 +77,11 @@ def trained(
 
 
 TRAINED = "trained"
-"""In a checkpoint's state: seconds of its steps so far, and the loss of the last ones."""
+"""Key in a checkpoint's state: seconds of the steps so far, and the loss of the last ones."""
 
 
 def _save(learner: Learner, folder: Path, done: tuple[float, float]) -> None:
-    """Written by the first rank; no other goes on before it is there."""
+    """Let the first rank write a checkpoint; no other goes on before it is written."""
     tensors, state = learner.tensors(), learner.state() | {TRAINED: done}
     if learner.rank == 0:
         checkpoints.save(folder, learner.model, tensors, state)

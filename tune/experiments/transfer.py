@@ -19,12 +19,13 @@ from tune.experiments.tables import NOTHING, signed
 
 BASE = {"d_model": BASE_D_MODEL, "layers": BASE_LAYERS}
 AXES = {"d_model": "layers", "layers": "d_model"}
-"""What varies, and what is the base's meanwhile."""
+"""The dimension that varies, and the one that stays the base's meanwhile."""
 
 
 @dataclass(frozen=True)
 class Valley:
-    """Losses by rate, as its logarithm or in steps from some rate; what diverged has an infinite one."""
+    """Losses by learning rate, given as its logarithm or in steps from some rate; the loss of what diverged is
+    infinite."""
 
     losses: Mapping[float, float]
 
@@ -35,17 +36,17 @@ class Valley:
 
     @property
     def loss(self) -> float:
-        """That one."""
+        """The lowest loss."""
         return self.losses[self.best]
 
     @property
     def bracketed(self) -> bool:
-        """Whether lower and higher rates than the best one were tried."""
+        """Whether rates both lower and higher than the best one were tried."""
         return min(self.losses) < self.best < max(self.losses)
 
     @property
     def optimum(self) -> float:
-        """Where between the rates the parabola through the best and its neighbours is lowest.
+        """The rate, between those tried, at which the parabola through the best and its neighbours is lowest.
 
         The best itself where a neighbour is not known, or diverged.
         """
@@ -61,10 +62,11 @@ class Valley:
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """Of one shape, its losses by octaves of the learning rate, which is 2 to that power; mean: of the losses of all
-    seeds.
+    """Losses of one shape by octaves of the learning rate, which is 2 to that power. seeds: of each seed; mean: the
+    means over all seeds.
 
-    ruled: with the scaling rules, or one rate for all tensors; None: it is the base, of which both are the same.
+    ruled: whether with the scaling rules, else with one rate for all tensors; None: it is the base, where both are the
+    same.
     """
 
     shape: dict[str, int]
@@ -73,12 +75,12 @@ class Descent:
     mean: Valley
 
     def drift(self, base: "Descent") -> Interval:
-        """Octaves from the base's best rate to this shape's, the mean of the seeds."""
+        """Return the octaves from the base's best rate to this shape's, the mean over the seeds."""
         drifts = [self.seeds[seed].optimum - base.seeds[seed].optimum for seed in self.seeds if seed in base.seeds]
         return of_seeds(drifts or [self.mean.optimum - base.mean.optimum])
 
     def regret(self, base: "Descent") -> Interval | None:
-        """Nats that the base's best rate loses against this shape's, the mean of the seeds.
+        """Return the nats that the base's best rate loses against this shape's, the mean over the seeds.
 
         None: this shape was not trained with that rate; infinite: it diverged there.
         """
@@ -91,13 +93,14 @@ class Descent:
 
 
 def of_seeds(values: Sequence[float]) -> Interval:
-    """Their mean, with its 95 % interval; of one seed, which has none, the figure alone."""
+    """Return the mean of the values with its 95 % interval; of one seed, which has no interval, the value three
+    times."""
     return mean_interval(values) or (values[0], values[0], values[0])
 
 
 def descents(rows: Sequence[Row]) -> list[Descent]:
-    """Of all shapes, the base first. Of a shape those seeds count that were trained with the same rates as the one with
-    the most."""
+    """Return the descents of all shapes, the base first. Of a shape, only seeds count that were trained with the same
+    rates as the one with the most."""
     found: dict[tuple[int, int, bool | None], dict[int, dict[float, float]]] = {}
     for row in rows:
         config, loss = row["config"], row["valid_loss"]
@@ -109,7 +112,7 @@ def descents(rows: Sequence[Row]) -> list[Descent]:
 
 
 def descent(d_model: int, layers: int, ruled: bool | None, seeds: Mapping[int, Mapping[float, float]]) -> Descent:
-    """One of them, by the losses of each seed."""
+    """Return the descent of one shape, from the losses of each seed by octave."""
     rates = max(seeds.values(), key=len).keys()
     whole = {seed: Valley(losses) for seed, losses in seeds.items() if losses.keys() == rates}
     mean = {rate: statistics.fmean(each.losses[rate] for each in whole.values()) for rate in rates}
@@ -117,12 +120,12 @@ def descent(d_model: int, layers: int, ruled: bool | None, seeds: Mapping[int, M
 
 
 def base_of(found: Sequence[Descent]) -> Descent | None:
-    """The base's, where it is there and has a loss."""
+    """Return the base's descent; None: there is none, or it has no finite loss."""
     return next((each for each in found if each.ruled is None and math.isfinite(each.mean.loss)), None)
 
 
 def along(found: Sequence[Descent], axis: str, *, ruled: bool) -> list[Descent]:
-    """Of the shapes that differ from the base on one axis, and of the base, in their order there."""
+    """Return the descents of the base and of the shapes that differ from it on one axis, in their order there."""
     other = AXES[axis]
     of_axis = (each for each in found if each.ruled in (None, ruled) and each.shape[other] == BASE[other])
     return sorted(of_axis, key=lambda each: each.shape[axis])
@@ -133,7 +136,7 @@ NAMES = {"d_model": "width", "layers": "depth"}
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Drift and regret by width and by depth, and the losses that they are of."""
+    """Return the tables of drift and regret by width and by depth, and of the losses behind them."""
     found, steps = descents(rows), max((row["steps"] for row in rows), default=0)
     base = base_of(found)
     made = [compared(found, base, axis, steps) for axis in AXES] if base else []
@@ -141,7 +144,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def compared(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> Table:
-    """What both parametrizations do along one axis."""
+    """Return the table of both parametrizations along one axis."""
     ways = [{each.shape[axis]: each for each in along(found, axis, ruled=ruled)} for ruled in (True, False)]
     sizes = sorted({size for way in ways for size in way})
     cells = [[str(size), *(cell for way in ways for cell in figures(way.get(size), base))] for size in sizes]
@@ -152,7 +155,8 @@ def compared(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> 
 
 
 def figures(of: Descent | None, base: Descent) -> list[str]:
-    """A shape's best rate and its loss, how far the rate moved, and what the base's own costs here."""
+    """Return the cells of a shape: its best rate and the loss there, how far the rate moved, and what the base's own
+    costs here."""
     if of is None:
         return [NOTHING] * 4
     best = of.mean.best
@@ -167,14 +171,15 @@ def figures(of: Descent | None, base: Descent) -> list[str]:
 
 
 def beyond(of: Descent) -> str:
-    """Where the best rate lies at an end of those that were tried, the true one lies beyond."""
+    """Return the sign before a drift: where the best rate is the first or last that was tried, the true one lies
+    beyond."""
     if of.mean.bracketed:
         return ""
     return "> " if of.mean.best == max(of.mean.losses) else "< "
 
 
 def note(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> str:
-    """What the table is of."""
+    """Return the note on what a table is of."""
     other, seeds = AXES[axis], sorted({len(each.seeds) for each in found})
     several = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     open_end = "" if base.mean.bracketed else " The base's own best is the last one tried: no more."
@@ -188,7 +193,7 @@ def note(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> str:
 
 
 def losses(found: Sequence[Descent]) -> Table:
-    """Mean validation loss of each shape at each rate."""
+    """Return the table of the mean validation loss of each shape at each rate."""
     rates = sorted({rate for each in found for rate in each.mean.losses})
     cells = [[name(each), *(loss(each, rate) for rate in rates)] for each in found]
     columns = "shape", *(f"{2**rate:.1e}" for rate in rates)
@@ -196,12 +201,12 @@ def losses(found: Sequence[Descent]) -> Table:
 
 
 def name(of: Descent) -> str:
-    """d64 l4 standard"""
+    """Return the name of a descent, such as d64 l4 standard."""
     return f"d{of.shape['d_model']} l{of.shape['layers']} {RULES[of.ruled]}"
 
 
 def loss(of: Descent, rate: float) -> str:
-    """A cell; what was not trained is empty."""
+    """Return the cell of a shape at a rate; NOTHING: it was not trained with that rate."""
     found = of.mean.losses.get(rate)
     if found is None:
         return NOTHING
@@ -210,20 +215,20 @@ def loss(of: Descent, rate: float) -> str:
 
 
 SIZES = {"d_model": (32, 64, 256, 512), "layers": (2, 8, 16)}
-"""Beside the base's."""
+"""Widths and depths beside the base's."""
 STEPS, LEAST_STEPS = 1000, 20
 LARGEST_SCALE = 0.05
-"""From this share of the training on the widest and the deepest shapes are there too."""
+"""Least --scale at which the widest and the deepest shapes are trained too."""
 AROUND = 3
-"""Octaves below and above the recipe's rate, and where the best is expected, that are tried."""
+"""Octaves that are tried below and above the range from the recipe's rate to where the best is expected."""
 DIGITS = 3
-"""Of a rate."""
+"""Significant digits of a rate."""
 RECIPE = {"optimizer": "adamw"}
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Each shape with each rate; of equal costs the rates nearest to where the best are expected first, so that the
-    outermost are left out."""
+    """Return a point for each shape and rate; at equal cost the rates nearest to where the best is expected come first,
+    so that a small cap leaves out the outermost."""
     steps = max(LEAST_STEPS, round(settings.scale * STEPS))
     held = {"dropout": 0.0, "precision": "bf16" if "bf16" in devices.precisions else "fp32"}
     held |= {name: settings.fix[name] for name in held if name in settings.fix}
@@ -238,8 +243,8 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 
 def shapes(settings: ExperimentSettings) -> Iterator[dict[str, Any]]:
-    """The base, which is the same with the rules and without, and says nothing of them; those that differ from it on
-    one axis, with them and without."""
+    """Yield the base, which is the same with the scaling rules and without, and names neither; then the shapes that
+    differ from it on one axis, with the rules and without."""
     yield dict(BASE)
     most = None if settings.scale >= LARGEST_SCALE else -1
     for axis, sizes in SIZES.items():
@@ -249,7 +254,8 @@ def shapes(settings: ExperimentSettings) -> Iterator[dict[str, Any]]:
 
 
 def expected(shape: Mapping[str, Any]) -> int:
-    """Octaves from the recipe's rate to a shape's best: without the rules one down for each doubling."""
+    """Return the octaves from the recipe's rate to a shape's expected best: without the rules one down for each
+    doubling."""
     doublings = sum(math.log2(shape[axis] / BASE[axis]) for axis in BASE)
     return 0 if shape.get("scaling_rules", True) else -round(doublings)
 
