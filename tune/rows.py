@@ -34,7 +34,7 @@ def step_seconds(rows: Iterable[Row]) -> dict[str, float]:
 
 def longest_lives(rows: Sequence[Row]) -> list[Row]:
     """Return the row of the longest life of each configuration."""
-    longest = {label(row["config"]): row for row in sorted(filter(is_life, rows), key=lived_seconds)}
+    longest = {label(row["config"]): row for row in sorted(filter(is_life, rows), key=asked_seconds)}
     return [row for row in rows if row is longest.get(label(row["config"]))]
 
 
@@ -43,7 +43,7 @@ def is_life(row: Row) -> bool:
     return "valid_loss" in row
 
 
-def lived_seconds(row: Row) -> float:
+def asked_seconds(row: Row) -> float:
     """Return how many seconds at the constant rate a life was asked to last."""
     return float(row["asked"]["seconds"])
 

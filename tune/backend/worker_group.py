@@ -41,7 +41,7 @@ DEATHS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TaskContext:
     """What a rank needs for a task, and until when. ends: by the monotonic clock; folder: of the trial, for
     checkpoints."""
 
@@ -68,14 +68,14 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class Message:
     """Message of a rank: what the seconds since the last one were spent on, and the row that ends a task."""
 
     what: str
     row: dict[str, Any] | None = None
 
 
-Work = Callable[[Place, dict[str, Any]], Iterator[Said]]
+Work = Callable[[TaskContext, dict[str, Any]], Iterator[Message]]
 """Function that every rank runs alike; what it yields on the first one counts. UserError, raised on all ranks: the task
 cannot be done."""
 
@@ -85,7 +85,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._task: Task | None = None
-        self._said: asyncio.Queue[Said | None] = asyncio.Queue()
+        self._said: asyncio.Queue[Message | None] = asyncio.Queue()
 
     async def lay(self, task: Task) -> None:
         self._task = task
@@ -93,13 +93,13 @@ class Desk:
     async def task(self) -> Task | None:
         return self._task
 
-    async def say(self, said: Said | None) -> None:
+    async def say(self, said: Message | None) -> None:
         """Add a message. None: the processes are up."""
         if said is not None and said.row is not None:
             self._task = None
         self._said.put_nowait(said)
 
-    async def heard(self) -> Said | None:
+    async def heard(self) -> Message | None:
         """Wait for the next message, and return it."""
         return await self._said.get()
 
@@ -113,7 +113,7 @@ class RemoteLine:
     def task(self) -> Task | None:
         return ray.get(self.desk.task.remote())
 
-    def say(self, said: Said | None) -> None:
+    def say(self, said: Message | None) -> None:
         ray.get(self.desk.say.remote(said))
 
 
@@ -161,11 +161,11 @@ def serve(orders: Orders) -> None:
         over = min(ends, time.monotonic() + task.seconds)
         try:
             config = replace(orders.config, **task.changes)
-            place = Place(config=config, data=data, device=device, folder=orders.folder / task.trial, ends=over)
+            place = TaskContext(config=config, data=data, device=device, folder=orders.folder / task.trial, ends=over)
             for said in orders.work(place, task.asked):
                 say(said)
         except UserError as error:
-            say(Said(what="steps", row={"skipped": str(error)}))
+            say(Message(what="steps", row={"skipped": str(error)}))
 
 
 def _next_task(line: RemoteLine, first: bool, ends: float) -> Task:
@@ -250,7 +250,7 @@ class WorkerGroup:
         except ray.exceptions.GetTimeoutError:
             raise LeaseOver from None
 
-    def _heard(self) -> Said | None:
+    def _heard(self) -> Message | None:
         waiting = self.desk.heard.remote()
         while not ray.wait([waiting], timeout=min(PATIENCE_SECONDS, self._patience))[0]:
             if not self._thread.is_alive():

@@ -13,7 +13,7 @@ from typing import Any
 
 from model.config import OLD_DEFAULTS, RECIPES, Config, Data
 from model.families import BUILT_IN, FAMILIES
-from tune.backend.worker_group import Place, Said, Work
+from tune.backend.worker_group import Message, TaskContext, Work
 from tune.corpora import SETTINGS as CORPORA
 from tune.corpora import load_corpora, setting_of
 from tune.devices import Devices, find_devices
@@ -61,7 +61,7 @@ class Point:
         return json.dumps([self.devices, self.asked, *([self.config] if self.config else [])], sort_keys=True)
 
 
-def by_measure(measures: Mapping[str, Work], place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def by_measure(measures: Mapping[str, Work], place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Run the measure that `asked` names, of work that has several, and yield what it says."""
     return measures[asked["measure"]](place, asked)
 

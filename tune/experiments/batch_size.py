@@ -15,7 +15,7 @@ from model.config import Config, Data
 from model.cost.probe import FIRST_STEPS, FITS, KILLED, RAN_OUT, TOO_LATE, Outcome, Probe, try_batch
 from model.families import FAMILIES, registered_families
 from model.training.memory import available_bytes
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
@@ -158,7 +158,7 @@ MOST = 2**24
 FILE = "batches.json"
 
 
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Measure a batch, or find the largest one, as asked."""
     return measure_batch(place, asked) if "rows" in asked else measure_largest(place, asked)
 
@@ -167,7 +167,7 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 class Trials:
     """Tries batches for a task, each in a process of its own, and keeps what came of each in the task's folder."""
 
-    place: Place
+    place: TaskContext
     asked: dict[str, Any]
 
     @property
@@ -210,13 +210,13 @@ def epoch_rows(config: Config, data: Data) -> int:
     return len(single)
 
 
-def paper(place: Place) -> Callable[[int], float]:
+def paper(place: TaskContext) -> Callable[[int], float]:
     """Return a function that gives the bytes on paper of a step with so many rows."""
     family, data, device = FAMILIES[place.config.family], place.data, place.device
     return lambda rows: family.memory_estimate(of_rows(place.config, data, rows), data, micro_batches=1, device=device)
 
 
-def measure_batch(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def measure_batch(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time a second epoch, or as much of it as there is time for. UserError: the text or the time is too short."""
     trials, rows, there = Trials(place, asked), asked["rows"], epoch_rows(place.config, place.data)
     if rows > there:
@@ -224,10 +224,10 @@ def measure_batch(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     found = trials.run(rows, share=asked["share"])
     if found["ended"] == TOO_LATE:
         raise UserError("batch: the time for it was too short: give a larger --budget with --resume")
-    yield Said(what="steps", row=found | {"paper_bytes": paper(place)(rows), "limit_bytes": trials.limit})
+    yield Message(what="steps", row=found | {"paper_bytes": paper(place)(rows), "limit_bytes": trials.limit})
 
 
-def measure_largest(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def measure_largest(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Find the largest batch: try four times as many rows as the last that fits until one does not, then bisect."""
     trials, most = Trials(place, asked), epoch_rows(place.config, place.data)
     while (rows := next_rows(*bounds(trials.known()), most, BATCHES[0])) is not None:
@@ -235,13 +235,13 @@ def measure_largest(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
             break
         if trials.run(rows, share=0.0)["ended"] == TOO_LATE:
             break
-        yield Said(what="steps")
+        yield Message(what="steps")
     fits, fails = bounds(trials.known())
     row = {"largest": fits, "fails": fails, "epoch_rows": most, "resolved": rows is None} | foretold(place, trials)
     if fits and fits not in BATCHES and place.left() - END_SECONDS > MARGIN * trials.seconds(fits):
         row["timed"] = trials.run(fits, share=asked["share"]) | {"paper_bytes": paper(place)(fits)}
     tried = [[count, each["ended"], each.get("memory_bytes")] for count, each in sorted(trials.known().items())]
-    yield Said(what="steps", row=row | {"tried": tried})
+    yield Message(what="steps", row=row | {"tried": tried})
 
 
 def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
@@ -251,7 +251,7 @@ def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
     return fits, min(fails, default=None)
 
 
-def foretold(place: Place, trials: Trials) -> dict[str, Any]:
+def foretold(place: TaskContext, trials: Trials) -> dict[str, Any]:
     """Return the largest batch as predicted by the search's rule for memory, before any run, and by what small batches
     took; and the limit in bytes."""
     known, on_paper = trials.known(), paper(place)

@@ -14,7 +14,7 @@ from tune.experiments.lives import ENDS, RATIO, REPORT_SECONDS, SLOW_STEPS, TIME
 from tune.experiments.prices import EVALUATION_TOKENS, FORWARD, step_price
 from tune.experiments.tables import figure
 from tune.reports import EPOCHS_AS_NEW
-from tune.rows import is_life, lived_seconds, longest_lives, step_seconds
+from tune.rows import asked_seconds, is_life, longest_lives, step_seconds
 from tune.search_space import FASTEST_FIRST, label
 
 SHAPES = (
@@ -86,7 +86,7 @@ def further(rows: Sequence[Row]) -> list[Point]:
     """Return lives ten times as long of the configurations that could win there, for which the cap may not suffice."""
     times, step, found = LONG_LIFE / LIFE, step_seconds(rows), []
     for row in could_win(list(filter(is_life, rows)), times):
-        done, batch_tokens = lived_seconds(row), row["tokens_per_report"] / row["steps_per_report"]
+        done, batch_tokens = asked_seconds(row), row["tokens_per_report"] / row["steps_per_report"]
         evaluation = FORWARD * EVALUATION_TOKENS / batch_tokens * step[label(row["config"])]
         found.append(life_point(times * done, row["asked"]["report_every"], row["config"], evaluation, done))
     return found
@@ -125,7 +125,7 @@ def decays(row: Row) -> list[tuple[int, float]]:
 
 def end_of(row: Row, at: int) -> float:
     """Return the one of ENDS that is nearest to the time of a report, converted to a scale of 1."""
-    seconds = lived_seconds(row) * at / len(row["valid_loss"]) * REPORT_SECONDS / row["asked"]["report_every"]
+    seconds = asked_seconds(row) * at / len(row["valid_loss"]) * REPORT_SECONDS / row["asked"]["report_every"]
     return min(ENDS, key=lambda end: abs(math.log(seconds / end)))
 
 

@@ -12,7 +12,7 @@ from kernels.timing import interval
 from model.config import Config, Data
 from model.training.ddp import DDPOptions, ParallelLearner, distance, flat_gradient
 from model.training.learner import Learner
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
@@ -23,8 +23,8 @@ FIRST_STEPS = 3  # steps before gradients are compared: most are zero at first, 
 
 
 def ready_learner(config: Config, data: Data, device: torch.device, **levers: Any) -> ParallelLearner:
-    """Return a learner with these of DDPOptions set, after its first steps. UserError: the backend refuses them, found by
-    trying."""
+    """Return a learner with these of DDPOptions set, after its first steps. UserError: the backend refuses them, as a
+    try shows."""
     try:
         learner = ParallelLearner(config, data, device, levers=DDPOptions(**levers))
         for _ in range(FIRST_STEPS):
@@ -120,7 +120,7 @@ def about(rows: Sequence[Row]) -> str:
             "default: the default against itself, so what its figures differ by means nothing.")  # fmt: skip
 
 
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Measure one way. UserError: it does not work here."""
     here = place.config, place.data, place.device
     if asked["way"] == "DataParallel":
@@ -131,10 +131,10 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         other = ready_learner(*here, **levers)
         ways = plain_steps({"other": other})
     default = ready_learner(*here)
-    yield Said(what="start")
+    yield Message(what="start")
     found = gradient_distance(other, default)
     rounds = in_turns(plain_steps({"default": default}) | ways, default, place.left)
-    yield Said(what="steps", row={
+    yield Message(what="steps", row={
         "parameters": default.parameters, "bytes": gradient_bytes(default), "backend": dist.get_backend(),
         "rows": len(default.batches.some().targets), "distance": found, "rounds": rounds,
         "default_seconds": interval(itemgetter("default"), rounds),

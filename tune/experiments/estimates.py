@@ -10,7 +10,7 @@ from model.cost.memory_estimate import counted_flops, counted_on_gpu, kept_bytes
 from model.cost.word_model import WordConfig, WordModel, block_training, model_training, on_paper, parts
 from model.nn.precision import prepare
 from model.training.memory import available_bytes
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
@@ -113,18 +113,18 @@ def memory(rows: Sequence[Row]) -> Table:
     return Table(title="Memory in MB", columns=columns, rows=found, note=note)
 
 
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Measure what was asked for: parameters, a step, or what Nsight Compute counts. UserError: it cannot be done
     here."""
     config = WordConfig(heads=place.config.heads)
     if asked["measure"] == "parameters":
-        yield Said(what="steps", row=measure_parameters(config))
+        yield Message(what="steps", row=measure_parameters(config))
     elif asked["measure"] == "nsight":
         found = []
         for batch in asked["batches"]:
             found.append([batch, *counted_on_gpu(PROFILED.format(batch=batch), place.device, place.left())])
-            yield Said(what="steps")
-        yield Said(what="steps", row={"nsight": found})
+            yield Message(what="steps")
+        yield Message(what="steps", row={"nsight": found})
     else:
         yield from measure_step(place, asked, config)
 
@@ -139,7 +139,7 @@ def measure_parameters(config: WordConfig) -> Row:
     return {"parameters": whole, "on_paper": parts(config), "left_out": left_out, "layered": layered}
 
 
-def measure_step(place: Place, asked: dict[str, Any], config: WordConfig) -> Iterator[Said]:
+def measure_step(place: TaskContext, asked: dict[str, Any], config: WordConfig) -> Iterator[Message]:
     """Yield what a training step of the encoder block alone, or of the whole model with its optimizer, takes on paper
     and as torch counts it. UserError: it would not fit."""
     batch, device, paper = asked["batch"], place.device, on_paper(asked["measure"], config, asked["batch"])
@@ -150,8 +150,8 @@ def measure_step(place: Place, asked: dict[str, Any], config: WordConfig) -> Ite
     prepare("fp32", device)
     training = (block_training if asked["measure"] == "block" else model_training)(config, batch, device)
     training()
-    yield Said(what="start")
-    yield Said(what="steps", row=paper | {
+    yield Message(what="start")
+    yield Message(what="steps", row=paper | {
         "forward_flops": counted_flops(training.forward), "step_flops": counted_flops(training),
         "kept_bytes": kept_bytes(training.model, training.forward),
         "step_bytes": training.held_bytes() + most_bytes(training, device),

@@ -30,12 +30,12 @@ from model.training.learner import Learner, Step
 from model.training.muon import begin_moments
 from model.training.time_budget import warm_up
 from tune.arithmetic import Interval
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
 from tune.experiments.prices import step_price
 from tune.experiments.tables import NOTHING, figure, grouped, over_seeds, with_interval
-from tune.experiments.training import of_rows, recipe_rows, trained
+from tune.experiments.training import batch_rows, of_rows, trained
 from tune.published import published
 from tune.recipe import followed
 
@@ -316,34 +316,34 @@ COURSE = 5
 """Parts of a training, for each of which the noise scale is told."""
 
 
-def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def measure_training(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train with a batch so many times the recipe's, at a rate by a rule; yield the row, with the noise of the
     gradients."""
     own, times = place.config, asked["times"]
-    rows = times * recipe_rows(replace(own, batch_tokens=own.batch_tokens // times), place.data)
+    rows = times * batch_rows(replace(own, batch_tokens=own.batch_tokens // times), place.data)
     learner = watched_learner(of_rows(own, place.data, rows), place.data, place.device)
     rule = asked["rule"]
     if RULES[rule].optimizer == "LARS":
         take_lars(learner, place.config.learning_rate)
-    yield Said(what="start")
+    yield Message(what="start")
     row = yield from by_rule(learner, place, rule, asked, place.folder / rule)
-    yield Said(what="evaluation", row=row | measure_noise(learner))
+    yield Message(what="evaluation", row=row | measure_noise(learner))
 
 
-def measure_epochs(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def measure_epochs(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train for several epochs over a small set, shuffled anew in each or not; yield the row."""
     learner = make_learner(place.config, place.data, place.device)
     batches = sampled(learner, EPOCH_BATCHES, set_epoch=asked["set_epoch"])
-    yield Said(what="start")
+    yield Message(what="start")
     name = f"set_epoch {asked['set_epoch']}"
     row = yield from by_rule(learner, place, "unchanged", asked | {"times": 1}, place.folder / name)
     orders = {batches.order(epoch).tobytes() for epoch in range(asked["epochs"])}
-    yield Said(what="evaluation", row=row | {"orders": len(orders), "epoch_samples": batches.order(0).size})
+    yield Message(what="evaluation", row=row | {"orders": len(orders), "epoch_samples": batches.order(0).size})
 
 
 def by_rule(
-    learner: Learner, place: Place, rule: str, asked: dict[str, Any], folder: Path
-) -> Generator[Said, None, Row]:
+    learner: Learner, place: TaskContext, rule: str, asked: dict[str, Any], folder: Path
+) -> Generator[Message, None, Row]:
     """Train to the end, at a rate by a rule; return the row. UserError: there was less time."""
     config, steps = place.config, asked["steps"]
     factor = functools.partial(
@@ -354,7 +354,7 @@ def by_rule(
         learner, place.left, steps=steps, every=math.ceil(steps / SAVES), factor=factor, folder=folder,
         evaluation_tokens=EVALUATION_TOKENS,
     )  # fmt: skip
-    samples = learner.steps * recipe_rows(learner.config, place.data)
+    samples = learner.steps * batch_rows(learner.config, place.data)
     return row | {"samples": samples, "batch_tokens": learner.tokens / learner.steps}
 
 

@@ -21,7 +21,7 @@ from model.training.learner import Learner
 from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.errors import UserError
 from tune.experiments.base import Row
 from tune.experiments.prices import EVALUATION_TOKENS
@@ -72,7 +72,7 @@ class Life:
         """Return the number of the report nearest to so many seconds of training."""
         return max(1, round(seconds / (self.every * self.step_seconds)))
 
-    def row(self, last: int, place: Place) -> Row:
+    def row(self, last: int, place: TaskContext) -> Row:
         """Return the row up to a report; losses that were not measured are None, as are all from a divergence on."""
         losses = {f"{name}_loss": [getattr(self, name).get(at) for at in range(1, last + 1)] for name in LOSSES}
         if not self.averaged:
@@ -107,7 +107,7 @@ def measured_at(ends: Sequence[int], decay_share: float) -> list[int]:
     return sorted({*powers, *ends, *(begins(end, decay_share) for end in ends)} - {0})
 
 
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time steps or train a life, as asked, like a search's training: with an average of the weights beside it."""
     config = replace(place.config, average=Config(family=place.config.family).average)
     place = replace(place, config=config)
@@ -121,7 +121,7 @@ CLOCKS = {"cpu": (time.process_time, 1), "cuda": (time.perf_counter, 10)}
 others on that core do not count; a GPU is waited for as rarely as in a training."""
 
 
-def timed(place: Place, seconds: float) -> Iterator[Said]:
+def timed(place: TaskContext, seconds: float) -> Iterator[Message]:
     """Yield the median of the step times in so many seconds, at a rate of zero: nothing is learned.
 
     UserError: there was less time.
@@ -129,7 +129,7 @@ def timed(place: Place, seconds: float) -> Iterator[Said]:
     prepare_process(1)
     clock, count = CLOCKS[place.device.type]
     learner, times = Learner(place.config, place.data, place.device), list[float]()
-    yield Said(what="start")
+    yield Message(what="start")
     while len(times) < SLOW_STEPS + TIMED_STEPS or count * sum(times) < seconds:
         if place.left() < 0:
             raise UserError(f"{count * len(times)} steps in the seconds that there were: go on with --resume")
@@ -138,7 +138,7 @@ def timed(place: Place, seconds: float) -> Iterator[Said]:
             learner.step(0.0)
         learner.wait()
         times.append((clock() - began) / count)
-    yield Said(what="steps", row={"step_seconds": statistics.median(times[SLOW_STEPS:])})
+    yield Message(what="steps", row={"step_seconds": statistics.median(times[SLOW_STEPS:])})
 
 
 class NeverCompiled(Learner):
@@ -175,7 +175,7 @@ END_SECONDS = 2.0
 """Seconds of a task that are kept for what follows its segments."""
 
 
-def lived(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def lived(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train the life of a configuration from where it was left, and yield its row. UserError: its step time is not
     known.
 
@@ -191,7 +191,7 @@ def lived(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
             memory_bytes=step_bytes(place.config, place.data, place.device),
         )  # fmt: skip
         life.keep(place.folder)
-    yield Said(what="start")
+    yield Message(what="start")
     share, last = place.config.decay_share, life.report_at(asked["seconds"])
     ends = sorted({*map(life.report_at, ends_of(asked["seconds"], asked["report_every"])), last})
     for at in [0, *measured_at(ends, share)]:
@@ -199,10 +199,10 @@ def lived(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         for until, final in ways:
             if life.diverged is None and until not in (life.decayed if final else life.valid):
                 yield from trained(place, life, until, final=final)
-    yield Said(what="evaluation", row=life.row(last, place))
+    yield Message(what="evaluation", row=life.row(last, place))
 
 
-def trained(place: Place, life: Life, at: int, *, final: bool) -> Iterator[Said]:
+def trained(place: TaskContext, life: Life, at: int, *, final: bool) -> Iterator[Message]:
     """Train up to a report; final: with a decay, in a folder of its own, from the newest checkpoint without a decay.
 
     UserError: there was less time.
@@ -213,7 +213,7 @@ def trained(place: Place, life: Life, at: int, *, final: bool) -> Iterator[Said]
         place.config, place.data, segment, folder=folder, evaluation_tokens=EVALUATION_TOKENS, device=place.device,
         checkpoint=checkpoints.latest(folder) or checkpoints.latest(place.folder), make=NeverCompiled,
     ):  # fmt: skip
-        yield Said(what=max(report.seconds, key=report.seconds.__getitem__))
+        yield Message(what=max(report.seconds, key=report.seconds.__getitem__))
     if report.ended != "diverged" and (report.valid is None or report.steps < at * life.every):
         raise UserError(f"{report.steps} of {segment.steps} steps in the seconds that there were: go on with --resume")
     loss = None if report.valid is None else report.valid.loss

@@ -21,7 +21,7 @@ from model.data.batches import Batch, EndlessBatches, batch_shape
 from model.families import FAMILIES
 from model.training.ddp import ranks
 from model.training.learner import Learner
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
@@ -148,7 +148,7 @@ def compared(asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return kept | {f"{workers}, begun anew": {"workers": workers, "persistent": False}}
 
 
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time each loader, and this project's own batches, in turns, in an empty loop and in a running one. UserError: the
     family has no samples, or they do not fit."""
     if ranks() > 1 and dist.get_rank():
@@ -167,11 +167,11 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     loops: dict[str, Callable[[Batch], None]] = {"empty": lambda batch: None, "loop": partial(step_on, learner)}
     ways = {name: partial(read_through, name, epoch, use) for source, epoch in epochs.items()
             for loop, use in loops.items() for name in [f"{source} {loop}"]}  # fmt: skip
-    yield Said(what="start")
+    yield Message(what="start")
     begun = {what: seconds for way in ways.values() for what, seconds in way().items()}
     rounds, first = in_rounds(ways, place.left), next(iter(epochs))
     sources = [figures(rounds, name, first) | {"start_seconds": begun[f"{name} empty first"]} for name in epochs]
-    yield Said(what="steps", row={
+    yield Message(what="steps", row={
         "rows": rows, "batches": BATCHES, "items": len(cast(Sized, samples)), "sources": sources, "rounds": rounds,
     })  # fmt: skip
 

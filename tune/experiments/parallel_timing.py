@@ -19,7 +19,7 @@ from kernels.timing import CORES_TAKEN, Watch
 from model.training.ddp import ParallelLearner, ranks, value_of_first_rank
 from model.training.learner import Learner
 from tune.errors import UserError
-from tune.experiments.training import of_rows, recipe_rows
+from tune.experiments.training import batch_rows, of_rows
 
 WARM_CALLS = 3  # DistributedDataParallel rebuilds its buckets after the first step
 TURN_SECONDS = 0.2
@@ -178,7 +178,7 @@ class _Accumulated:
     def __init__(self, learner: Learner, count: int):
         self._learner, self._count = learner, count
         config = learner.config
-        rows = count * recipe_rows(config, learner.data)
+        rows = count * batch_rows(config, learner.data)
         self._batches = learner.feed(of_rows(config, learner.data, rows))
         self._step = steps(learner)["step"]
 

@@ -11,12 +11,12 @@ from kernels.timing import interval
 from model.training.ddp import ParallelLearner, agreement, make_learner, ranks
 from model.training.learner import Learner
 from model.training.time_budget import warm_up
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
 from tune.experiments.parallel_timing import Rounds, accumulations, gradient_bytes, steps, undisturbed
 from tune.experiments.tables import figure, with_interval
-from tune.experiments.training import of_rows, recipe_rows, trained
+from tune.experiments.training import batch_rows, of_rows, trained
 from tune.published import PUBLISHED, published, read
 from tune.rows import pairs, steps_of, times_as_fast
 from tune.table_rules import speed_ups
@@ -209,12 +209,12 @@ def start_up(rows: Sequence[Row]) -> Table:
     return Table(title="Start-up of the processes", columns=columns, rows=found, note="in no figure above")
 
 
-def measure_steps(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def measure_steps(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time steps with and without communication, and the communication alone."""
     learner = make_learner(of_rows(place.config, place.data, asked["rows"]), place.data, place.device)
-    yield Said(what="start")
+    yield Message(what="start")
     rounds, others = undisturbed(steps(learner), learner, place.left)
-    yield Said(what="steps", row=step_row(learner, rounds) | others)
+    yield Message(what="steps", row=step_row(learner, rounds) | others)
 
 
 def step_row(learner: Learner, rounds: Rounds) -> Row:
@@ -250,27 +250,27 @@ def communication_row(size: int, rounds: Rounds) -> Row:
     return {"bytes": size} | {name: interval(figure, rounds) for name, figure in figures.items()}
 
 
-def measure_gradients(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def measure_gradients(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Compare the gradients of all ranks with each other, and with those of the whole batch on one."""
     learner = make_learner(place.config, place.data, place.device)
     assert isinstance(learner, ParallelLearner), "one device has nobody to agree with"
-    yield Said(what="start")
+    yield Message(what="start")
     for _ in range(FIRST_STEPS):
         learner.step(1.0)
     found = agreement(learner)
-    yield Said(what="steps", row={
+    yield Message(what="steps", row={
         "parameters": learner.parameters, "bit_equal": found.across_ranks, "against_whole_batch": found.whole_batch,
         "accumulated": list(found.accumulated.items()),
     })  # fmt: skip
 
 
-def measure_accumulation(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def measure_accumulation(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time steps on one or several of the recipe's batches: seconds of a row, and how much of a step is exposed
     communication."""
     learner = make_learner(place.config, place.data, place.device)
-    yield Said(what="start")
+    yield Message(what="start")
     rounds, others = undisturbed(accumulations(learner, COUNTS), learner, place.left)
-    rows = recipe_rows(place.config, place.data)
+    rows = batch_rows(place.config, place.data)
 
     def row_seconds(count: int) -> Callable[[Any], Any]:
         return lambda median: median[f"accumulate {count}"] / (count * rows)
@@ -284,20 +284,20 @@ def measure_accumulation(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
     figures = {"row_seconds": row_seconds, "gain": faster, "exposed_share": exposed}
     row = {name: [(count, interval(each(count), rounds)) for count in COUNTS] for name, each in figures.items()}
-    yield Said(what="steps", row={"parameters": learner.parameters, "rows": rows, "rounds": rounds} | row | others)
+    yield Message(what="steps", row={"parameters": learner.parameters, "rows": rows, "rounds": rounds} | row | others)
 
 
-def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def measure_training(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train for some steps with checkpoints: on the same batches with any number of devices and without dropout, so to
     the same loss."""
     config = dataclasses.replace(place.config, dropout=0.0)
     learner = make_learner(config, place.data, place.device)
-    yield Said(what="start")
+    yield Message(what="start")
     row = yield from trained(
         learner, place.left, steps=asked["steps"], every=asked["every"], folder=place.folder,
         factor=lambda step: warm_up(step, config.warm_up_steps),
     )  # fmt: skip
-    yield Said(what="evaluation", row=row | {"rows": recipe_rows(config, place.data)})
+    yield Message(what="evaluation", row=row | {"rows": batch_rows(config, place.data)})
 
 
 work = functools.partial(by_measure, {

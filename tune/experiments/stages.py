@@ -21,7 +21,7 @@ from model.nn.precision import upstreams
 from model.training.learner import Step
 from model.training.time_budget import Segment
 from model.training.train import train
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
@@ -198,19 +198,19 @@ def upstream_rate(step: int, steps: int) -> float:
 BEFORE, AFTER, RESERVE_SECONDS = "before", "after", 2.0
 
 
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train in the way that is asked for, and yield what each stage took. UserError: the seconds were too few."""
     clock, steps, done = StageClock(place.device), asked["steps"], 0
     clock.enter("rest")
     for done in (upstream if asked["way"] == BEFORE else own)(place, steps, clock):
         if done % EVALUATION_EVERY == 0:
-            yield Said(what="steps")
+            yield Message(what="steps")
     if done < steps:
         raise UserError(f"{done:,} of {steps:,} steps were done in time: give a larger --budget with --resume")
-    yield Said(what="steps", row={"steps": done, "stages": clock.seconds()})
+    yield Message(what="steps", row={"steps": done, "stages": clock.seconds()})
 
 
-def upstream(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
+def upstream(place: TaskContext, steps: int, clock: StageClock) -> Iterator[int]:
     """Train upstream's way; yield after each step how many were taken."""
     config, data = place.config, place.data
     assert isinstance(data, TextData), "the experiment is of nanoGPT alone"
@@ -224,7 +224,7 @@ def upstream(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
                 return
 
 
-def own(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
+def own(place: TaskContext, steps: int, clock: StageClock) -> Iterator[int]:
     """Train one segment as a search does, to a rung; yield how many steps were taken so far."""
     segment = Segment(device_seconds=place.left() - RESERVE_SECONDS, steps=steps)
     for progress in train(

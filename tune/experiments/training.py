@@ -15,7 +15,7 @@ from model.training import checkpoint as checkpoints
 from model.training.ddp import mean_over_ranks, ranks, value_of_first_rank
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
-from tune.backend.worker_group import Said
+from tune.backend.worker_group import Message
 from tune.errors import UserError
 from tune.experiments.base import Row
 from tune.experiments.prices import EVALUATION_TOKENS
@@ -27,7 +27,7 @@ def of_rows(config: Config, data: Data, rows: int) -> Config:
     return dataclasses.replace(config, batch_tokens=rows * target)
 
 
-def recipe_rows(config: Config, data: Data) -> int:
+def batch_rows(config: Config, data: Data) -> int:
     """Return the rows of a batch of a config's batch_tokens."""
     return batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
 
@@ -39,7 +39,7 @@ MARGIN = 1.5
 def trained(
     learner: Learner, left: Callable[[], float], *, steps: int, every: int, factor: Callable[[int], float],
     folder: Path, evaluation_tokens: int = EVALUATION_TOKENS,
-) -> Generator[Said, None, Row]:  # fmt: skip
+) -> Generator[Message, None, Row]:  # fmt: skip
     """Train all ranks to so many steps, from the newest checkpoint in `folder` if there is one; return the row, in
     which a loss that diverged is None. UserError: there was less time.
 
@@ -58,7 +58,7 @@ def trained(
         whole += time.perf_counter() - began
         _save(learner, folder, (whole, loss))
         longest = max(longest, time.perf_counter() - began)
-        yield Said(what="steps")
+        yield Message(what="steps")
     if learner.steps < steps:
         space = learner.family.space or {"d_model": (0,), "layers": (0,)}
         sizes = " or ".join(name for name, values in space.items() if isinstance(values[0], int))

@@ -19,7 +19,16 @@ from tests.forked import FORKING
 from tests.model.conftest import prepared
 from tune.backend import worker_group as distributed
 from tune.backend.session import local_ray
-from tune.backend.worker_group import DISMISSED, SHUTDOWN_SECONDS, LeaseOver, Orders, Said, Task, WorkerGroup, new_desk
+from tune.backend.worker_group import (
+    DISMISSED,
+    SHUTDOWN_SECONDS,
+    LeaseOver,
+    Message,
+    Orders,
+    Task,
+    WorkerGroup,
+    new_desk,
+)
 from tune.experiments import parallel_timing
 from tune.experiments.scaling import work
 from tune.store.accounting import Accounting, Hold, Ledger
@@ -44,18 +53,18 @@ class Tasks:
     """A line to nobody: one task after the other, and what is said is kept."""
 
     tasks: list[Task]
-    said: list[Said | None] = dataclasses.field(default_factory=list)
+    said: list[Message | None] = dataclasses.field(default_factory=list)
 
     def task(self) -> Task:
         return self.tasks[0]
 
-    def say(self, said: Said | None) -> None:
+    def say(self, said: Message | None) -> None:
         self.said.append(said)
         if said is not None and said.row is not None:
             self.tasks.pop(0)
 
 
-def served(asked: list[dict[str, Any]], data: TextData, folder: Path, **changes: Any) -> list[Said | None]:
+def served(asked: list[dict[str, Any]], data: TextData, folder: Path, **changes: Any) -> list[Message | None]:
     """What a rank says of these tasks; `changes` to the configuration."""
     line = Tasks([*(Task(asked=each, trial="t001", seconds=60.0, changes=changes) for each in asked), DISMISSED])
     rank_of(Orders(work=work, line=line, config=CONFIG, data=data, folder=folder))
@@ -72,7 +81,7 @@ def rank_of(orders: Orders) -> None:
     TorchTrainer(serve, train_loop_config=orders, scaling_config=ScalingConfig(num_workers=0)).fit()
 
 
-def rows(said: list[Said | None]) -> list[dict[str, Any]]:
+def rows(said: list[Message | None]) -> list[dict[str, Any]]:
     return [each.row for each in said if each is not None and each.row is not None]
 
 
@@ -86,7 +95,7 @@ def as_rank(rank: int, count: int, port: int, line: Any, *arguments: Any) -> Non
 
 
 @pytest.fixture(scope="module")
-def of_two(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[list[Said | None]]:
+def of_two(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[list[Message | None]]:
     """What each of two ranks says: of the gradients, of training, and of a task that cannot be done."""
     folder = tmp_path_factory.mktemp("trial")
     asked = [GRADIENTS, TRAINING, {"measure": "steps", "rows": 1}]

@@ -14,7 +14,7 @@ from model.cost.probe import Probe
 from model.data.dataset import TextData
 from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, outcome
 from tests.model.conftest import prepared
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.experiments import batch_size as its_work
 from tune.experiments.base import ExperimentSettings
@@ -32,10 +32,10 @@ def data() -> TextData:
 
 
 @pytest.fixture
-def do(data: TextData, tmp_path: Path) -> Callable[..., list[Said]]:
-    def done(asked: dict[str, Any], seconds: float = 1e6, config: Config = CONFIG) -> list[Said]:
+def do(data: TextData, tmp_path: Path) -> Callable[..., list[Message]]:
+    def done(asked: dict[str, Any], seconds: float = 1e6, config: Config = CONFIG) -> list[Message]:
         ends = time.monotonic() + seconds
-        place = Place(config=config, data=data, device=torch.device("cpu"), folder=tmp_path / "t001", ends=ends)
+        place = TaskContext(config=config, data=data, device=torch.device("cpu"), folder=tmp_path / "t001", ends=ends)
         return list(work(place, asked))
 
     return done

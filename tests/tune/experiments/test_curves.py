@@ -27,7 +27,7 @@ from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.soak.accounts import number
-from tune.backend.worker_group import Orders, Place, Said, Task
+from tune.backend.worker_group import Message, Orders, Task, TaskContext
 from tune.curves.recorded import Table, load
 from tune.devices import Devices
 from tune.errors import UserError
@@ -54,13 +54,13 @@ def few(small: dict[str, tuple], monkeypatch: pytest.MonkeyPatch, eager: None) -
     return small
 
 
-def place(small: dict[str, tuple], folder: Path, of: str = "text") -> Place:
+def place(small: dict[str, tuple], folder: Path, of: str = "text") -> TaskContext:
     config, data = small[of]
     config = dataclasses.replace(config, dropout=0.1)
-    return Place(config=config, data=data, device=CPU, folder=folder, ends=time.monotonic() + 3600)
+    return TaskContext(config=config, data=data, device=CPU, folder=folder, ends=time.monotonic() + 3600)
 
 
-def row_of(words: Iterator[Said]) -> Row:
+def row_of(words: Iterator[Message]) -> Row:
     *_, last = words
     assert last.row is not None
     return last.row
@@ -290,7 +290,7 @@ class OfThisProcess:
         config, folder = dataclasses.replace(self.orders.config, **task.changes), self.orders.folder / task.trial
         ends = time.monotonic() + task.seconds
         for said in self.orders.work(
-            Place(config=config, data=self.orders.data, device=CPU, folder=folder, ends=ends), task.asked
+            TaskContext(config=config, data=self.orders.data, device=CPU, folder=folder, ends=ends), task.asked
         ):
             lives = task.asked["measure"] == "curve" and task.changes | task.asked
             if lives and lives not in self.interrupted and list(folder.glob("step-*")):

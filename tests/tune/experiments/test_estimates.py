@@ -9,7 +9,7 @@ import torch
 
 from model.config import Config
 from tests.estimates_rows import BATCHES, all_rows, nsight, parameters, step
-from tune.backend.worker_group import Place
+from tune.backend.worker_group import TaskContext
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.estimates import SHAPE, line, points, slopes, tables, work
@@ -20,7 +20,7 @@ DEVICES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores
 def measured(asked: dict[str, Any], **config: Any) -> dict[str, Any]:
     """The row that the work ends with, as the bench keeps it."""
     whole: Any = SHAPE | config
-    place = Place(config=Config(family="nanogpt", **whole), data=None, device=torch.device("cpu"), folder=Path(),
+    place = TaskContext(config=Config(family="nanogpt", **whole), data=None, device=torch.device("cpu"), folder=Path(),
                   ends=math.inf)  # type: ignore[arg-type]  # fmt: skip
     *_, last = work(place, asked)
     assert last.row is not None

@@ -22,7 +22,7 @@ from model.training import checkpoint as checkpoints
 from model.training.learner import Learner
 from tests.analysis.conftest import study_of_rows
 from tune.arithmetic import mean_interval
-from tune.backend.worker_group import Place
+from tune.backend.worker_group import TaskContext
 from tune.devices import Devices
 from tune.experiments import large_batch as its_work
 from tune.experiments.base import ExperimentSettings
@@ -93,7 +93,7 @@ def test_the_batch_is_the_recipes_or_the_one_that_is_set_and_the_rate_follows_it
 def worked(data: TextData, folder: Path, asked: dict[str, Any], seconds: float = LATE, **config: Any) -> dict[str, Any]:
     """The row of one point, in this process."""
     made = Config(family="nanogpt", **SMALL, **config)
-    place = Place(config=made, data=data, device=CPU, folder=folder, ends=time.monotonic() + seconds)
+    place = TaskContext(config=made, data=data, device=CPU, folder=folder, ends=time.monotonic() + seconds)
     *before, last = work(place, asked)
     assert [said.what for said in before] == ["start", *["steps"] * (len(before) - 1)] and last.what == "evaluation"
     return {"key": json.dumps(asked), "devices": 1, "asked": asked, "config": config} | json.loads(json.dumps(last.row))

@@ -15,7 +15,7 @@ from model.data.dataset import TextData
 from model.families import FAMILIES
 from model.training.learner import Learner
 from tests.loader_rows import all_rows, workers
-from tune.backend.worker_group import Place
+from tune.backend.worker_group import TaskContext
 from tune.devices import Devices
 from tune.experiments import loader, parallel_timing
 from tune.experiments.base import ExperimentSettings
@@ -31,10 +31,12 @@ def asked(devices: Devices, **more: Any) -> list[Any]:
 
 
 @pytest.fixture
-def place(text_data: TextData, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(text_data: TextData, monkeypatch: pytest.MonkeyPatch) -> TaskContext:
     monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
     monkeypatch.setattr(loader, "BATCHES", 3)
-    return Place(config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=math.inf)
+    return TaskContext(
+        config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=math.inf
+    )
 
 
 def test_as_many_workers_as_there_are_cores_unless_asked_for_more_and_their_cores_are_paid_for():

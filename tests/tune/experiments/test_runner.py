@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from tests.forked import FORKING
 from tests.soak.accounts import number
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Message, TaskContext
 from tune.experiments import parallel_timing
 from tune.experiments.base import ExperimentSettings, Point
 from tune.experiments.runner import MOST_TIMES, TOO_LATE, allotted, missing, run_experiment, unmeasured
@@ -35,7 +35,7 @@ POINTS = [
 """With far more seconds than they need, also where processes take minutes to start: what is not used is released."""
 
 
-def dies(place: Place, asked: dict[str, Any], driver: int) -> Iterator[Said]:
+def dies(place: TaskContext, asked: dict[str, Any], driver: int) -> Iterator[Message]:
     """Of two ranks that train the second is killed after the first checkpoint, in its first life, and the driver by
     the first after the next one, in the second; what the first says while it trains is kept in a file.
     """

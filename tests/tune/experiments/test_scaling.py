@@ -19,7 +19,7 @@ from model.data.dataset import TextData
 from model.families import FAMILIES, Family
 from tests.analysis.conftest import study_of_rows
 from tests.scaling_rows import all_rows, computing, step, training
-from tune.backend.worker_group import Place
+from tune.backend.worker_group import TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments import data_parallel, parallel_timing
@@ -192,7 +192,7 @@ def place(small_text: Config, text_data: TextData, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield Place(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=math.inf)
+    yield TaskContext(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=math.inf)
     dist.destroy_process_group()
 
 

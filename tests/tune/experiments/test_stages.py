@@ -16,7 +16,7 @@ from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.methods_rows import disturbed_rows, stage_rows
-from tune.backend.worker_group import Place
+from tune.backend.worker_group import TaskContext
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.stages import (
@@ -49,9 +49,9 @@ def test_upstream_goes_first_and_each_way_takes_as_many_steps():
 def test_either_way_takes_its_steps_and_has_its_stages(
     way: str, small_text: Config, text_data: TextData, tmp_path: Path, warm: None
 ):
-    def place(seconds: float) -> Place:
+    def place(seconds: float) -> TaskContext:
         ends = time.monotonic() + seconds
-        return Place(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
+        return TaskContext(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
 
     *_, last = work(place(3600.0), {"way": way, "steps": 4})
     row = {"asked": {"way": way}, "config": {"precision": "fp32"}} | last.row
