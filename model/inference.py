@@ -166,9 +166,9 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 def translate(settings: TranslateSettings) -> int:
     """Print translations, one a line. UserError: the folder does not serve, or the input is no UTF-8."""
     model, tokenizer = _opened(settings)
-    lines = iter(settings.sentences or sys.stdin)
+    lines, at_once = iter(settings.sentences or sys.stdin), 1 if sys.stdin.isatty() else SENTENCES_AT_ONCE
     try:
-        while sentences := [line.lstrip("\ufeff").strip() for line in itertools.islice(lines, SENTENCES_AT_ONCE)]:
+        while sentences := [line.lstrip("\ufeff").strip() for line in itertools.islice(lines, at_once)]:
             for text in translations(model, tokenizer, sentences, width=settings.beam):
                 _print(text)
             sys.stdout.flush()

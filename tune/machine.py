@@ -53,7 +53,7 @@ def core_count(cgroup: Path = CGROUP) -> int:
 def stat_of(process: int | str, proc: Path = PROC) -> list[str]:
     """Return the fields of a process's stat file from its state on, see proc(5); none where there is no process."""
     try:
-        return (proc / str(process) / "stat").read_text().rpartition(")")[2].split()
+        return (proc / str(process) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 

@@ -164,7 +164,7 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
             yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"
         elif by_itself and last_moment(journal) > NEAR * (agreed(journal)[-1].deadline or math.inf):
             yield f"{left} left at the deadline: a later --deadline goes on with them"
-        elif by_itself and cap - spent > MUCH * cap:
+        elif by_itself and "experiment" not in facts and cap - spent > MUCH * cap:
             yield f"{left} left: {row['reason'].split(': ', 1)[-1]}; a larger --budget goes on"
 
 

@@ -119,7 +119,7 @@ def counted_on_gpu(code: str, device: torch.device, seconds: float) -> tuple[int
     if device.type != "cuda":
         raise UserError("Nsight Compute: there is no GPU here: its counters are read on a machine with one")
     if program is None:
-        raise UserError("Nsight Compute: there is no ncu on the PATH: install NVIDIA's nsight-compute")
+        raise UserError("Nsight Compute: there is no ncu on the PATH: install NVIDIA's nsight-compute, then --resume")
     command = [
         program, "--csv", "--print-units", "base", "--profile-from-start", "off",
         "--metrics", ",".join((*_INSTRUCTIONS, _TRAFFIC)), sys.executable, "-c", code,
@@ -127,7 +127,7 @@ def counted_on_gpu(code: str, device: torch.device, seconds: float) -> tuple[int
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        raise UserError(f"Nsight Compute: {seconds:.0f} s were too few: give a larger --budget") from None
+        raise UserError(f"Nsight Compute: {seconds:.0f} s were too few: give more --budget with --resume") from None
     if _FORBIDDEN in done.stdout + done.stderr:
         raise UserError("Nsight Compute: the driver lets administrators alone read counters: ask yours to allow it")
     if done.returncode:

@@ -52,14 +52,13 @@ def save(
     folder: Path, model: nn.Module, tensors: dict[str, Tensor], state: dict[str, Any], name: str = "",
     late: Callable[[], dict[str, Any]] = dict,
 ) -> Path:  # fmt: skip
-    """Write `folder`/`name` (step-000123 when none is given), then drop all but the newest step checkpoints.
+    """Write `folder`/`name`; without a name step-000123, unless a sound one of these steps is there. Then drop all step
+    checkpoints but the newest up to there.
 
     `state` is JSON-able and has `steps`; `late` returns what belongs to it but is known only once the tensors are
     written. A kill at any moment leaves the earlier checkpoints untouched.
     """
     path = folder / (name or f"step-{state['steps']:06d}")
-    if not name and _sound(path):  # after the same steps; a kill while it is replaced would lose it
-        return path
 
     def fill(place: Path) -> None:
         try:
@@ -71,7 +70,8 @@ def save(
         body = json.loads(json.dumps({**state, **late(), "files": files}))  # as it will be read
         (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
 
-    write_whole(path, fill)
+    if name or not _sound(path):  # one of the same steps stays: a kill while it is replaced would lose it
+        write_whole(path, fill)
     there = sorted(folder.glob("step-*"), key=_steps)
     kept = [each for each in there if _steps(each) <= state["steps"]][-KEPT:]  # later ones did not serve
     for each in there:

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +154,7 @@ class Learner:
         At rates of 0 the weights stay, and all else is put back to its beginning.
         """
         random_state, scaler = self.random_state(), self.scaler.state_dict()
-        buffers = [buffer.clone() for buffer in self.model.buffers()]  # a batch norm learns without a rate
+        buffers = self.buffers()
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
         self._drop(self.config.dropout)  # which needs the most memory
@@ -162,10 +162,20 @@ class Learner:
         self._drop_when_due()
         self._update()
         begin_moments(self.optimizer)
-        for buffer, before in zip(self.model.buffers(), buffers, strict=True):
-            buffer.copy_(before)
+        self.set_buffers(buffers)
         self.scaler.load_state_dict(scaler)
         self.set_random_state(random_state)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Return a copy of what a checkpoint keeps of the model beside its parameters, such as a batch norm's means."""
+        kept = self.model.state_dict().keys()
+        return {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in kept}
+
+    def set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        """Put back what `buffers` returned, whatever shape there is now."""
+        for name, buffer in buffers.items():
+            module, _, own = name.rpartition(".")
+            setattr(self.model.get_submodule(module), own, buffer)
 
     def wait(self) -> None:
         """Wait until the device has done the steps it was given."""

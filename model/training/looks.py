@@ -1,10 +1,9 @@
 """What a segment looks at while it trains: the losses of its steps, and evaluations where they are due and fit."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -98,7 +97,8 @@ class Looks:
         self.listed_every = max(WARM, (self.segment.steps or 0) // LISTED_POINTS)
         self.listed = self.learner.steps // self.listed_every
         self.next_point, self.points = math.inf, CURVE_POINTS
-        self.watching, self.lowest, self.best = False, Lowest(), list[Tensor]()
+        self.watching, self.lowest = False, Lowest()
+        self.best, self.best_buffers = list[Tensor](), dict[str, Tensor]()
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
     def due(self) -> dict[str, Evaluation | None]:
@@ -141,7 +141,7 @@ class Looks:
         by_average = averaged is not None and averaged.loss < valid.loss
         kept, training = averaged if averaged and by_average else valid, self.recent.since_asked()
         if self.watching and self.lowest.add(kept.loss, training):
-            self.best = self._kept(by_average)
+            self._keep(by_average)
         if self.learner.dropout_is_new:
             self.lowest.forget()
         return {"valid": valid, "averaged": averaged, "trained": self.trained(after)}
@@ -150,19 +150,18 @@ class Looks:
         """Evaluate as much of the training split, where the segment asks for it."""
         return self.evaluate("train", self.tokens, after) if self.segment.curve else None
 
-    def _kept(self, by_average: bool) -> list[Tensor]:
-        """Return a copy of the weights, or of their average, and of what else the model keeps."""
+    def _keep(self, by_average: bool) -> None:
+        """Copy the weights, or their average, and what else the model keeps."""
         average = self.learner.average
         with average.in_place() if average and by_average else nullcontext():
-            return [tensor.detach().clone() for tensor in self._tensors()]
-
-    def _tensors(self) -> Iterator[Tensor]:
-        return chain(self.learner.parameter_names, self.learner.model.buffers())
+            self.best = [parameter.detach().clone() for parameter in self.learner.parameter_names]
+        self.best_buffers = self.learner.buffers()
 
     def go_back(self) -> None:
         """Restore the best weights that were seen, as the end is worse; the average becomes the same."""
-        for tensor, best in zip(self._tensors(), self.best, strict=True):
-            tensor.detach().copy_(best)
+        for parameter, best in zip(self.learner.parameter_names, self.best, strict=True):
+            parameter.detach().copy_(best)
+        self.learner.set_buffers(self.best_buffers)
         if self.learner.average is not None:
             self.learner.average.load({})
 

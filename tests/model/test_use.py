@@ -108,17 +108,25 @@ def test_the_commands_print_what_the_functions_give(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().out == "abc" + continuation(built("nanogpt", CHARACTERS), CHARACTERS, "abc", 5) + "\n"
 
 
-def test_translations_are_printed_before_all_lines_are_there(tmp_path, monkeypatch, capsys):
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("screen", [Terminal, io.StringIO])
+def test_translations_are_printed_before_all_lines_are_there(tmp_path, monkeypatch, capsys, screen):
     printed = []
 
-    def lines():
-        yield from ["dog\n"] * use.SENTENCES_AT_ONCE
-        printed.append(capsys.readouterr().out.count("\n"))
-        yield "dog\n"
+    class Lines(screen):
+        def __iter__(self):
+            yield from ["dog\n"] * at_once
+            printed.append(capsys.readouterr().out.count("\n"))
+            yield "dog\n"
 
-    monkeypatch.setattr("sys.stdin", lines())
+    at_once = 1 if screen is Terminal else use.SENTENCES_AT_ONCE
+    monkeypatch.setattr("sys.stdin", Lines())
     main(TranslateSettings, [str(exported(tmp_path, "translation", WORDS)), "--beam", "1"])
-    assert printed == [use.SENTENCES_AT_ONCE] and capsys.readouterr().out.count("\n") == 1
+    assert printed == [at_once] and capsys.readouterr().out.count("\n") == 1
 
 
 def test_what_a_model_does_not_know_of_a_prompt_is_told(tmp_path, capsys):
@@ -129,11 +137,6 @@ def test_what_a_model_does_not_know_of_a_prompt_is_told(tmp_path, capsys):
     ):
         assert main(GenerateSettings, [folder, "--prompt", prompt, "--tokens", "1"]) == 0
         assert capsys.readouterr().err == said
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("command", [TranslateSettings, GenerateSettings])

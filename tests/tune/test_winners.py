@@ -210,6 +210,11 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
         ("cap", None): f"15m left: {last['reason']}; a larger --budget goes on",
     }
     assert line == told.get((reason, deadline), line) and (line.startswith("15m left") == (reason == "cap"))
+    world.journal.note(experiment="methods")  # whose list says what was left out
+    assert ("larger" in [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1]) is False
+    assert len([*spending_lines(world.journal, cap=1000.0, spent=950.0)]) == 1 + (
+        deadline is not None and reason == "cap"
+    )
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

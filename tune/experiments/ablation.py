@@ -188,7 +188,10 @@ def tables(done: Sequence[Row]) -> list[Table]:
 
 def overfitting_tables(done: Sequence[Row]) -> list[Table]:
     """Return the table of what each configuration learned of a text that it saw again and again."""
-    done = [row | {"gap": row["trained_loss"] and row["valid_loss"] - row["trained_loss"]} for row in done]
+    both = "trained_loss", "valid_loss"
+    done = [
+        row | {"gap": None if None in map(row.get, both) else row["valid_loss"] - row["trained_loss"]} for row in done
+    ]
     found = [
         [
             named(shape), f"{average(rows, 'epochs'):.3g}", told(rows, "trained_loss", "{:.3f}"),

@@ -185,11 +185,11 @@ class Trials:
     def run(self, rows: int, *, share: float) -> Outcome:
         """Try a batch, and train for a share of two epochs; return what came of it. UserError: it fails whatever memory
         there is."""
-        order = Probe(
+        probe = Probe(
             config=of_rows(self.place.config, self.place.data, rows), device=self.place.device, limit=self.limit,
             share=share, seconds=self.place.left() - END_SECONDS, families=ray.cloudpickle.dumps(registered_families()),
         )  # fmt: skip
-        found = try_batch(order, self.place.data)
+        found = try_batch(probe, self.place.data)
         if found["ended"] != TOO_LATE and rows not in self.known():  # near the limit a second try may end otherwise
             self.place.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.place.folder / FILE, json.dumps(self.known() | {rows: found}))

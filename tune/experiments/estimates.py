@@ -146,7 +146,7 @@ def measure_step(place: TaskContext, asked: dict[str, Any], config: WordConfig) 
     needed = ROOM * paper.get("paper_step_bytes", 0)
     if needed > (room := min(available_bytes(device), asked.get("memory_limit", math.inf))):
         rule = f"needs about {bytes_text(needed)}, and there are {bytes_text(room)}"
-        raise UserError(f"memory: a step of {batch} rows {rule}")
+        raise UserError(f"memory: a step of {batch} rows {rule}: with more free, --resume")
     prepare("fp32", device)
     training = (block_training if asked["measure"] == "block" else model_training)(config, batch, device)
     training()

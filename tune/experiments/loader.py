@@ -116,7 +116,8 @@ def check_shared_memory(needed: int) -> None:
     """Check that the batches under way at once, so many bytes, fit in shared memory. UserError: they do not."""
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.exists() else needed
     if free < needed:
-        raise UserError(f"{SHARED_MEMORY}: {free:,} bytes are free, and batches under way need {needed:,}; enlarge it")
+        rule = f"{free:,} bytes are free, and batches under way need {needed:,}"
+        raise UserError(f"{SHARED_MEMORY}: {rule}: enlarge it, then --resume")
 
 
 def step_on(learner: Learner, batch: Batch) -> None:

@@ -22,7 +22,7 @@ from tests.model.conftest import prepared
 from tests.tune.backend.leases import POINT, place, told
 from tune.backend import leased as trial
 from tune.backend import trainable
-from tune.backend.leased import Life
+from tune.backend.leased import HeldLease
 from tune.backend.trainable import TrainingTrial
 from tune.experiments.lists import Trimmed
 from tune.reports import Report, from_row
@@ -173,7 +173,7 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
     process = TrainingTrial.__new__(TrainingTrial)
     process._place = SimpleNamespace(folder=tmp_path)  # type: ignore[assignment]
     process._driver = SimpleNamespace(alive=lambda: False)  # type: ignore[assignment]
-    process._life = Life(trial="t001", lease=1, ends=begun + 600, ahead=0.0)
+    process._life = HeldLease(trial="t001", lease=1, ends=begun + 600, ahead=0.0)
     process._trains, process._turn = True, threading.Lock()
     with suppress(OSError):
         process._live()
