@@ -151,5 +151,5 @@ def test_waits_and_uses_add_up_to_the_loop(monkeypatch):
 def test_what_does_not_fit_into_shared_memory_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(loader, "SHARED_MEMORY", tmp_path)
     check_shared_memory(1)
-    with pytest.raises(ValueError, match=r"bytes are free, and batches under way need 1,000,000,000,000,000,000; enl"):
+    with pytest.raises(ValueError, match=r"bytes are free, and batches under way need 1,000,000,000,000,000,000: enl"):
         check_shared_memory(10**18)
