@@ -31,6 +31,7 @@ ASKED = ["--budget", "60s", "--families", "nanogpt", "--devices", "1", "--text-c
 
 def searches(folder: Path, where: str, words: Sequence[str], line: Connection, said: Sequence[Connection]) -> None:
     """A search without Ray and trials, up to where it waits for a word, or ends."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as under a shell, though these tests may run under nohup
     os.chdir(folder)
     for number, end in enumerate(said, 1):
         os.dup2(end.fileno(), number)
