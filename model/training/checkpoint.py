@@ -72,11 +72,12 @@ def save(
 
     if name or not _sound(path):  # one of the same steps stays: a kill while it is replaced would lose it
         write_whole(path, fill)
-    there = sorted(folder.glob("step-*"), key=_steps)
-    kept = [each for each in there if _steps(each) <= state["steps"]][-KEPT:]  # later ones did not serve
-    for each in there:
-        if each not in kept:
-            shutil.rmtree(each, ignore_errors=True)
+    there = {each: _steps(each) for each in folder.glob("step-*")}
+    serve = sorted(
+        (each for each in there if there[each] <= state["steps"]), key=there.__getitem__
+    )  # later ones do not
+    for each in there.keys() - serve[-KEPT:]:
+        shutil.rmtree(each, ignore_errors=True)
     return path
 
 

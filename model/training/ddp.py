@@ -90,19 +90,19 @@ class ParallelLearner(Learner):
         data: Data,
         device: torch.device,
         micro_batches: int = 1,
-        levers: DDPOptions = DDPOptions(),
+        options: DDPOptions = DDPOptions(),
     ):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         super().__init__(config, data, device, micro_batches)
         self.together = DistributedDataParallel(
             self.model,
-            bucket_cap_mb=levers.bucket_megabytes,
-            gradient_as_bucket_view=levers.gradient_as_bucket_view,
-            static_graph=levers.static_graph,
+            bucket_cap_mb=options.bucket_megabytes,
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
+            static_graph=options.static_graph,
             forward_sync_buffers=False,
         )
-        if levers.compression is not None:
-            self.together.register_comm_hook(None, COMPRESSIONS[levers.compression])
+        if options.compression is not None:
+            self.together.register_comm_hook(None, COMPRESSIONS[options.compression])
         self.forward = self.together
         if self.rank:
             torch.manual_seed(config.seed + self.rank)  # so that each rank has its own dropout

@@ -312,8 +312,7 @@ def displayed(
 
 
 class Terminal:
-    """Canvas on a terminal: the panel is below the lines, and goes away at the end. live: context in which it is
-    there."""
+    """Draws the panel on a terminal, below the lines; it goes away at the end. live: context in which it is there."""
 
     def __init__(self, voice: Voice, console: Console) -> None:
         self._screen, self._console = voice.screen, console
@@ -337,7 +336,7 @@ def in_notebook() -> bool:
 
 
 class Notebook:
-    """Canvas in a notebook: one panel that changes, and stays at the end, with the last line; the log has all lines.
+    """Draws one panel in a notebook, which changes, and stays at the end, with the last line; the log has all lines.
 
     Make it in the thread that runs the cell: only there a cell's output is known.
     """

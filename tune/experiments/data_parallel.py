@@ -22,15 +22,15 @@ from tune.experiments.tables import NOTHING, with_interval
 FIRST_STEPS = 3  # steps before gradients are compared: most are zero at first, and DDP rebuilds its buckets
 
 
-def ready_learner(config: Config, data: Data, device: torch.device, **levers: Any) -> ParallelLearner:
+def ready_learner(config: Config, data: Data, device: torch.device, **options: Any) -> ParallelLearner:
     """Return a learner with these of DDPOptions set, after its first steps. UserError: the backend refuses them, as a
     try shows."""
     try:
-        learner = ParallelLearner(config, data, device, levers=DDPOptions(**levers))
+        learner = ParallelLearner(config, data, device, options=DDPOptions(**options))
         for _ in range(FIRST_STEPS):
             learner.step(1.0)
     except (TypeError, RuntimeError) as error:
-        asked = ", ".join(f"{name} {value}" for name, value in levers.items())
+        asked = ", ".join(f"{name} {value}" for name, value in options.items())
         raise UserError(f"{asked}: {dist.get_backend()} refuses it: {str(error).splitlines()[0]}") from error
     return learner
 
@@ -127,8 +127,8 @@ def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
         other: Learner = data_parallel(*here)
         ways: Ways = {"other": FirstRankStep(other)}
     else:
-        levers = {asked["way"]: asked["value"]} if "value" in asked else {}
-        other = ready_learner(*here, **levers)
+        options = {asked["way"]: asked["value"]} if "value" in asked else {}
+        other = ready_learner(*here, **options)
         ways = plain_steps({"other": other})
     default = ready_learner(*here)
     yield Message(what="start")
@@ -165,6 +165,6 @@ def line(row: Row) -> str:
 
 
 DATA_PARALLEL = Experiment(
-    name="data_parallel", about="DataParallel and DistributedDataParallel's levers, each against its default",
+    name="data_parallel", about="DataParallel and DistributedDataParallel's options, each against its default",
     points=points, work=work, line=line, tables=tables, fewest=2,
 )  # fmt: skip

@@ -78,7 +78,7 @@ def test_the_noise_of_gradients_is_the_same_from_two_ranks_as_from_two_halves(tw
     assert one == other == pytest.approx(expected, rel=1e-4)
 
 
-def test_levers_change_no_gradient_and_compression_little(two, of):
+def test_options_change_no_gradient_and_compression_little(two, of):
     exact = [{"bucket_megabytes": 0.01}, {"gradient_as_bucket_view": True}, {"static_graph": True}]
     compressed = [{"compression": "fp16"}, {"compression": "bf16"}]
     found, others = two(rank.distances, *of["text"], [*exact, *compressed])
