@@ -42,9 +42,11 @@ class MLflow(Listener):
                 self.client.log_metric(self.runs[trial], name, value, step=report.steps)
 
     def closed(self, engine: Engine) -> None:
-        """Close the runs: no trial runs any more."""
-        for run in self.runs.values():
-            self.client.set_terminated(run)
+        """Close the runs, those of failed trials as failed: no trial runs any more."""
+        journal = engine.accounting.journal
+        failed = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'failed'")}
+        for trial, run in self.runs.items():
+            self.client.set_terminated(run, "FAILED" if trial in failed else "FINISHED")
 
 
 if __name__ == "__main__":

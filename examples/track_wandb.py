@@ -36,9 +36,11 @@ class Wandb(Listener):
         self.runs[trial].log({name: value for name, value in told.items() if value is not None}, step=report.steps)
 
     def closed(self, engine: Engine) -> None:
-        """Close the runs: no trial runs any more."""
-        for run in self.runs.values():
-            run.finish()
+        """Close the runs, those of failed trials as failed: no trial runs any more."""
+        journal = engine.accounting.journal
+        failed = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'failed'")}
+        for trial, run in self.runs.items():
+            run.finish(exit_code=int(trial in failed))
 
 
 if __name__ == "__main__":

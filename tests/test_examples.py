@@ -68,7 +68,7 @@ class Tracker:
     def __init__(self) -> None:
         self.logged: dict[str, dict[int, float]] = {}
         self.configs: dict[str, dict[str, object]] = {}
-        self.over = set[str]()
+        self.over: dict[str, bool] = {}  # the runs that are over: as failed or not
         self.ids = set[str]()
         self.MlflowClient = lambda: self
 
@@ -94,8 +94,8 @@ class Tracker:
         if name == "valid_loss":
             self.logged[run][step] = value
 
-    def set_terminated(self, run: str) -> None:
-        self.over.add(run)
+    def set_terminated(self, run: str, status: str) -> None:
+        self.over[run] = status == "FAILED"
 
     def init(self, *, name: str, id: str, config: dict[str, object], **_: object) -> SimpleNamespace:
         if id not in self.ids:
@@ -105,7 +105,10 @@ class Tracker:
         def log(told: dict[str, float], step: int) -> None:
             self.logged[name] |= {step: told["valid_loss"]} if "valid_loss" in told else {}
 
-        return SimpleNamespace(summary={}, log=log, finish=lambda: self.over.add(name))
+        def finish(exit_code: int) -> None:
+            self.over[name] = exit_code != 0
+
+        return SimpleNamespace(summary={}, log=log, finish=finish)
 
     def _begun(self, name: str) -> str:
         assert name not in self.logged
@@ -114,7 +117,7 @@ class Tracker:
 
 
 @pytest.mark.parametrize(("library", "callback"), [("mlflow", "MLflow"), ("wandb", "Wandb")])
-def test_a_tracker_has_each_trial_with_its_configuration_and_losses(
+def test_a_tracker_has_each_trial_with_its_configuration_its_losses_and_whether_it_failed(
     library: str, callback: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = Tracker()
@@ -124,8 +127,11 @@ def test_a_tracker_has_each_trial_with_its_configuration_and_losses(
         listener = made() if library == "mlflow" else made("ration")
         world = World(tmp_path, cap=300, slots=2, suggestions=Sampled, listen=lambda _, told=listener: [told])
         world.run(reports)
+        if reports > 5:
+            world.engine.end(failed := next(iter(world.engine.trials)), "error: planted")
         listener.closed(world.engine)
     assert sorted(tracker.over) == sorted(world.engine.trials) == sorted(tracker.logged)
+    assert [trial for trial, ends_failed in tracker.over.items() if ends_failed] == [failed]
     for trial, record in world.engine.trials.items():
         assert tracker.configs[trial] == {"family": record.family, **record.config}
         query = "SELECT steps, valid_loss FROM reports WHERE trial = ? AND valid_loss IS NOT NULL"
