@@ -1,7 +1,8 @@
 """Makes RESULTS.md from results/*.json: `make results`. It is beside those files, as nothing else reads them.
 
 Standard library only: it runs before anything is installed. A file is {"title", "about", "rows"}; a row has FIELDS,
-each a text, or null where it is not known; each claim has one figure, the newest.
+each a text, or null where it is not known; each claim has one figure, the newest. What `make gpu` writes beside them,
+gpu-PART.json, has whole grids and is not shown: gpu.json has what is.
 """
 
 import json
@@ -11,20 +12,20 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parent / "RESULTS.md"
 FIELDS = ("claim", "against", "asked", "measured", "spread", "n", "commit", "machine", "date", "command")
-ORDER = ("search", "cap", "gpu", "replay", "models", "devices", "experiments", "kernels")  # other files after these
-SHOWN = (*FIELDS[:6], "when, where", "command")
+ORDER = ("search", "cap", "gpu", "replay", "models", "devices", "experiments", "kernels")
+SHOWN = ("claim", "measured", "asked", "against", "spread", "n")
+"""Columns of the page; when and where, and the command, come after them."""
 INTRODUCTION = """# Results
 
 Made by `make results` from `results/*.json`: change those. How each figure came, and what failed, is in `docs/log.md`.
-Bold falls short of what was asked. A letter is a machine, named at the end: compare figures of one machine only. A day
-is one of the log's. An empty cell was not told. `$DATA` is a folder with `tatoeba/spa.txt` (118,964 English-Spanish
-pairs) and `shakespeare/input.txt` (tiny shakespeare)."""
+Bold falls short of what was asked: {short} of {rows} rows. A letter is a machine, named at the end: compare figures of
+one machine only. A day is one of the log's. An empty cell was not told. `$DATA` is a folder with `tatoeba/spa.txt`
+(118,964 English-Spanish pairs) and `shakespeare/input.txt` (tiny shakespeare)."""
 
 
 def files(folder: Path = FOLDER) -> dict[str, dict]:
     """Return the files' contents by name, in the page's order."""
-    names = sorted((path.stem for path in folder.glob("*.json")), key=lambda name: ((*ORDER, name).index(name), name))
-    return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in ORDER}
 
 
 def line(cells: tuple[str | None, ...]) -> str:
@@ -33,20 +34,22 @@ def line(cells: tuple[str | None, ...]) -> str:
 
 def table(rows: list[dict], letters: dict[str, str]) -> list[str]:
     """Return the lines of a table, one a row; a command that is the one above is not repeated."""
-    lines, above = [line(SHOWN), "|---" * len(SHOWN) + "|"], None
+    head = (*SHOWN, "when, where", "command")
+    lines, above = [line(head), "|---" * len(head) + "|"], None
     for row in rows:
         place = ", ".join(filter(None, (row["commit"], row["date"], letters.get(row["machine"]))))
         command = "as above" if row["command"] == above else f"`{row['command']}`"
-        lines.append(line((*(row[field] for field in FIELDS[:6]), place, command)))
+        lines.append(line((*(row[field] for field in SHOWN), place, command)))
         above = row["command"]
     return lines
 
 
 def page(of: dict[str, dict]) -> str:
     """Return the text of RESULTS.md for these files."""
-    machines = dict.fromkeys(row["machine"] for file in of.values() for row in file["rows"] if row["machine"])
+    rows = [row for file in of.values() for row in file["rows"]]
+    machines = dict.fromkeys(row["machine"] for row in rows if row["machine"])
     letters = dict(zip(machines, string.ascii_uppercase, strict=False))
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION.format(short=sum("**" in row["measured"] for row in rows), rows=len(rows))]
     for file in of.values():
         about = [file["about"], ""] if file["about"] else []
         lines += ["", f"## {file['title']}", "", *about, *table(file["rows"], letters)]

@@ -1,7 +1,8 @@
 """The parts of `make gpu`: what was counted and foretold without a GPU, measured on one.
 
-Parts 1 to 3 need torch alone. Each ends in eight minutes, and writes a figure into its rows of results/gpu.json as soon
-as it has it. --dry-run goes through a part on a CPU at tiny sizes, and writes where --out says.
+Parts 1 to 3 need torch alone. Each ends in eight minutes, and writes a figure into results/gpu-PART.json as soon as it
+has it: whole grids, of which results/gpu.json has what RESULTS.md shows. --dry-run goes through a part on a CPU at tiny
+sizes, and writes where --out says.
 """
 
 import argparse
@@ -416,17 +417,12 @@ PARTS: list[Callable[[Bench], Iterator[Row]]] = [paths, speeds, others, searches
 
 
 def measure(part: int, bench: Bench, out: Path) -> None:
-    """The rows of a part, in the place of those it had in out/gpu.json, until its time is over."""
+    """Write the rows of a part into out/gpu-PART.json, each as soon as it is measured, until its time is over."""
     about = "No GPU" if bench.device.type == "cpu" else torch.cuda.get_device_name()
     common = {
         "commit": _commit(), "machine": f"{about}, torch {torch.__version__}", "date": date.today().isoformat(),
         "command": f"make gpu PART={part}",
     }  # fmt: skip
-    file = out / "gpu.json"
-    kept = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
-    commands = [f"make gpu PART={number}" for number in range(1, len(PARTS) + 1)]
-    of = {command: [each for each in kept if each["command"] == command] for command in commands}
-    others = [each for each in kept if each["command"] not in of]
     rows, ends = dict[str | None, Row](), time.monotonic() + PART_SECONDS
     made = PARTS[part - 1](bench)
     while time.monotonic() < ends:
@@ -440,13 +436,8 @@ def measure(part: int, bench: Bench, out: Path) -> None:
         print(f"{found['claim']}: {found['measured']}", flush=True)
         before = rows.get(found["claim"])
         rows[found["claim"]] = joined(before, found) if before else found | common
-        of[str(common["command"])] = list(rows.values())
-        told = {
-            "title": "On a GPU",
-            "about": ABOUT,
-            "rows": [*(each for rows_of in of.values() for each in rows_of), *others],
-        }
-        file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        file = {"title": f"On a GPU, part {part}", "about": ABOUT, "rows": list(rows.values())}
+        (out / f"gpu-{part}.json").write_text(json.dumps(file, indent=1) + "\n", encoding="utf-8")
 
 
 def joined(one: Row, other: Row) -> Row:
