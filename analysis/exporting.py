@@ -21,7 +21,7 @@ from analysis.spending import spending
 from analysis.study import RUNS, Study, newest, open_study
 from tune.errors import UserError
 from tune.search_space import label
-from tune.store.queries import in_order
+from tune.store.queries import ranking_query
 
 LOG_FROM = 10.0
 """How many times its smallest a dimension's largest value must be for a logarithmic scale."""
@@ -44,7 +44,9 @@ def sampled(study: Study, clone: Path) -> str:
     winner."""
     from model.inference import write_upstream  # this imports PyTorch
 
-    kept = study.read(f"SELECT * FROM ({in_order()}) WHERE family = 'nanogpt' AND checkpoint IS NOT NULL", study.until)
+    kept = study.read(
+        f"SELECT * FROM ({ranking_query()}) WHERE family = 'nanogpt' AND checkpoint IS NOT NULL", study.until
+    )
     if kept.empty:
         raise UserError(f"study: {str(study.folder)!r} has no winner of nanogpt: name one that has a best-nanogpt")
     best = kept.iloc[0]
@@ -88,7 +90,7 @@ def families(study: Study) -> dict[str, list[FrozenTrial]]:
     the perplexities of the furthest level that a trial completed, intermediate values those of its reports, by steps.
     For a user's loop values are the best metric, and all trials with a place compare, so they are complete.
     """
-    rows = study.read(f"SELECT * FROM ({in_order()}) ORDER BY created, trial", study.until)
+    rows = study.read(f"SELECT * FROM ({ranking_query()}) ORDER BY created, trial", study.until)
     rows["config"] = rows["config"].map(json.loads)
     reports = study.read(
         """SELECT trial, steps, at, perplexity AS value, numbers FROM reports

@@ -25,7 +25,7 @@ from analysis.study import RUNS, Results, Study, families, newest, open_kernels,
 from analysis.style import Picture
 from tune.errors import UserError, called
 from tune.search_space import label
-from tune.store.queries import TRAINED, measured_text
+from tune.store.queries import TRAINED_TRIALS_QUERY, measured_text
 from tune.table_text import Table
 from tune.units import counted
 
@@ -193,7 +193,7 @@ def trainings(first: Study, second: Study) -> Iterator[Table]:
 def ends(study: Study) -> pd.DataFrame:
     """Return, by family, configuration, steps and tokens, what was trained whole: tokens a second of its steps, and
     device-seconds."""
-    table = study.read(TRAINED)
+    table = study.read(TRAINED_TRIALS_QUERY)
     configs = table["config"].map(lambda config: json.dumps(json.loads(config), sort_keys=True))
     found = {"tokens/s": table["tokens"] / table["training_seconds"], "device-s": table["device_seconds"]}
     by = [table["family"], configs, table["steps"], table["tokens"]]

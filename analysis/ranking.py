@@ -24,7 +24,7 @@ from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Measure, Results, fam
 from tune.errors import UserError, called
 from tune.flags import invalid
 from tune.ranking import OWN_COLUMNS
-from tune.store.journal import CAP
+from tune.store.journal import ENDED_BY_CAP
 from tune.store.queries import DECAY, SECTIONS, level_text, measured_text
 from tune.units import counted
 
@@ -240,7 +240,7 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
     if shown.empty:
         console.print("no trial fits these flags\n")
     for study in results.studies:
-        if (how := ending(study)) != HOW[CAP]:
+        if (how := ending(study)) != HOW[ENDED_BY_CAP]:
             console.print(f"{study.name} {how}.", soft_wrap=True)
     within = f"the furthest level first; in each {REWARDS.get(by, f'{by}, low first')}"
     console.print(f"Order: {by_metric(results.measure) if results.measure.own else within}.", soft_wrap=True)

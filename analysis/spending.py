@@ -10,7 +10,7 @@ from analysis import tables
 from analysis.settings import SpendSettings
 from analysis.study import RUNS, Study, alive, newest, open_study
 from tune.reports import TIE
-from tune.store.journal import CAP, ENERGY, SHARE
+from tune.store.journal import ENDED_BY_CAP, ENERGY, SLOT_SHARE_SQL
 from tune.units import energy_text, money_text, parse_price
 
 TRAINED_ON = f"""
@@ -27,7 +27,7 @@ TRAINED_ON = f"""
 trial that turned is left out, as it is of its best and not of its end. ?1: the metric of a user's loop, else ''; ?2: -1
 where high is good, else 1."""
 HOW = {
-    **dict.fromkeys((CAP, "done"), "ended by itself: what it could use of its cap was spent"),
+    **dict.fromkeys((ENDED_BY_CAP, "done"), "ended by itself: what it could use of its cap was spent"),
     "deadline": "ended at its deadline, and may have left some of its cap unspent",
 }
 """How a study ended, by the reason in its journal."""
@@ -125,7 +125,7 @@ def held(study: Study) -> pd.DataFrame:
                 working AS (SELECT slot FROM leases WHERE closed IS NULL),
                 told AS (SELECT slot, MAX(at) AS at FROM charges GROUP BY slot)
            SELECT slots.slot, opened, COALESCE(closed, IIF(slots.slot IN working, told.at, now.at), opened) AS until,
-                  {SHARE} AS share
+                  {SLOT_SHARE_SQL} AS share
            FROM slots JOIN now LEFT JOIN told USING (slot)"""
     ).astype({"opened": float, "until": float, "share": float})
 
@@ -133,7 +133,7 @@ def held(study: Study) -> pd.DataFrame:
 def ending(study: Study) -> str:
     """Return `runs`, or how the last run ended. The journal's end counts only if nothing was held after it, and no
     other cap was agreed on."""
-    sums = f"TOTAL(closed IS NULL) AS open, TOTAL((closed - opened) * {SHARE}) AS spent"
+    sums = f"TOTAL(closed IS NULL) AS open, TOTAL((closed - opened) * {SLOT_SHARE_SQL}) AS spent"
     slots, cap = study.read(f"SELECT {sums} FROM slots").iloc[0], study.facts.get("cap_seconds")
     ended = study.facts.get("ended")
     if (

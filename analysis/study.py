@@ -26,10 +26,18 @@ from tune.published import PUBLISHED
 from tune.ranking import TAKEN, compared, configurations, reported
 from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
-from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS
-from tune.store.journal import FACTS, FILE, connect, facts_in
-from tune.store.mirror import EVERY_SECONDS, is_copy
-from tune.store.queries import ANEW, PLACES, STORED, TRAINED, in_order, last_rows, lasting
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, SILENCE_SECONDS
+from tune.store.journal import FACTS_QUERY, JOURNAL_FILE, connect, facts_in
+from tune.store.mirror import MIRROR_EVERY_SECONDS, is_copy
+from tune.store.queries import (
+    EXPERIMENT_ROWS_QUERY,
+    IS_CONFIRM_TRIAL_SQL,
+    PLACES_QUERY,
+    TRAINED_TRIALS_QUERY,
+    last_rows,
+    lasting_reports_query,
+    ranking_query,
+)
 
 RUNS = Path("runs")
 KERNELS = "kernels"
@@ -145,7 +153,7 @@ def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
     except (pd.errors.DatabaseError, sqlite3.Error) as error:
         remedy = "name another study, or bring back a copy of it"
         raise UserError(
-            f"study: {str(folder)!r}: its {FILE} cannot be read ({error.__cause__ or error}); {remedy}"
+            f"study: {str(folder)!r}: its {JOURNAL_FILE} cannot be read ({error.__cause__ or error}); {remedy}"
         ) from error
     finally:
         connection.close()
@@ -171,13 +179,13 @@ def open_kernels(folder: Path) -> Study:
 
 
 def _opened(folder: Path) -> Study:
-    facts = facts_in(read(folder, FACTS).itertuples(index=False))
+    facts = facts_in(read(folder, FACTS_QUERY).itertuples(index=False))
     return Study(folder=folder, name=folder.resolve().name, facts=facts)
 
 
 def newest(runs: Path, *, kernels: bool = False) -> Path:
     """Return the study in `runs` whose journal was written last, of trials or of kernels. UserError: there is none."""
-    at = {path.parent: written(path.parent) for path in runs.glob(f"*/{FILE}")}  # before any is opened
+    at = {path.parent: written(path.parent) for path in runs.glob(f"*/{JOURNAL_FILE}")}  # before any is opened
     folders = [folder for folder in at if _of_kernels(folder) == kernels]
     if not folders:
         command = f"{called('kernels/run.py')} --budget 10m" if kernels else f"{called('tune/run.py')} --budget 4m"
@@ -189,19 +197,19 @@ def written(folder: Path) -> int:
     """Return when a study's journal was written last, in ns. Its write-ahead log counts unless it is empty, as reading
     a journal makes an empty one."""
     at = 0
-    for path in (folder / FILE, folder / f"{FILE}-wal"):
+    for path in (folder / JOURNAL_FILE, folder / f"{JOURNAL_FILE}-wal"):
         with suppress(FileNotFoundError):
             found = path.stat()
-            at = max(at, found.st_mtime_ns if found.st_size or path.name == FILE else 0)
+            at = max(at, found.st_mtime_ns if found.st_size or path.name == JOURNAL_FILE else 0)
     return at
 
 
 def alive(folder: Path) -> bool:
     """Whether a driver gave a sign of life lately, as far as the study's folder shows; a mirror's copy gets them less
     often."""
-    silence = SILENCE_SECONDS + (EVERY_SECONDS if is_copy(folder) else 0.0)
+    silence = SILENCE_SECONDS + (MIRROR_EVERY_SECONDS if is_copy(folder) else 0.0)
     with suppress(OSError):
-        return abs(time() - (folder / FOLDER / DRIVER).stat().st_mtime) < silence
+        return abs(time() - (folder / HEARTBEAT_FOLDER / DRIVER).stat().st_mtime) < silence
     return False
 
 
@@ -227,7 +235,7 @@ def open_studies(folders: Sequence[Path]) -> list[Study]:
 def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     """Return the last row of each point of an experiment that was measured. UserError: there is none, and why."""
     of_before = study.read("SELECT 1 FROM pragma_table_info('rows')").empty  # such old journals have no experiments
-    stored = [] if of_before else study.read(STORED, name).itertuples(index=False)
+    stored = [] if of_before else study.read(EXPERIMENT_ROWS_QUERY, name).itertuples(index=False)
     rows, make = last_rows(stored).values(), f"{called('tune/experiment.py')} {name}"
     measured = [row for row in rows if "skipped" not in row]
     if rows and not measured:
@@ -239,7 +247,7 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     return measured
 
 
-def trained(study: Study, ends: str = TRAINED) -> pd.DataFrame:
+def trained(study: Study, ends: str = TRAINED_TRIALS_QUERY) -> pd.DataFrame:
     """Return a row for each trial that was trained whole, by a query of tune.store.queries, with its dimensions and
     epochs. UserError: there is none."""
     table = study.read(ends)
@@ -256,7 +264,7 @@ def learning_curves(study: Study) -> pd.DataFrame:
     own = ["trial", *configurations(ends["config"], None), "epochs"]
     columns = "trial, steps, tokens, training_seconds, train_loss, valid_loss, accuracy, perplexity"
     of_training = "trained_loss, trained_perplexity, trained_accuracy"
-    table = study.read(f"SELECT {columns}, {of_training} FROM ({lasting()}) ORDER BY trial, report")
+    table = study.read(f"SELECT {columns}, {of_training} FROM ({lasting_reports_query()}) ORDER BY trial, report")
     table = table.merge(ends[[*own, "tokens"]].rename(columns={"tokens": "of"}), on="trial")
     epochs = table["epochs"] * table["tokens"] / table["of"]
     return table.assign(epochs=epochs, minutes=table["training_seconds"] / 60).drop(columns="of")
@@ -298,7 +306,7 @@ LEVEL = ["device", "level", "rung_seconds", "on_whole", "subset"]
 
 def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     columns = "trial, family, config, parameters, state, reason, section, device_seconds, memory_bytes, mfu"
-    table = study.read(f"SELECT {columns} FROM ({in_order()}) ORDER BY created, trial", study.until)
+    table = study.read(f"SELECT {columns} FROM ({ranking_query()}) ORDER BY created, trial", study.until)
     texts = table["config"]
     points = [json.loads(text) for text in texts]
     table["config"] = [label(point) for point in points]
@@ -313,7 +321,7 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     table["reason"] = table["reason"].astype(str)
     table["smoke_test"] = table["smoke_test"].eq(True)
     table["failed"] = table["section"] == "failed"
-    table["anew"] = table["trial"].isin(study.read(f"SELECT trial FROM trials WHERE {ANEW}")["trial"])
+    table["anew"] = table["trial"].isin(study.read(f"SELECT trial FROM trials WHERE {IS_CONFIRM_TRIAL_SQL}")["trial"])
     numbers = ["parameters", "memory_bytes", "device_seconds", "mfu"]
     table[numbers] = table[numbers].astype(float)
     return table
@@ -322,7 +330,7 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
 def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
     columns = "trial, family, final, rung, level, on_whole, subset, perplexity, bits_per_character"
     more = "test_perplexity, subset_perplexity, at, place, steps, tokens, training_seconds, loss, numbers"
-    query = f"SELECT {columns}, {more} FROM ({PLACES}) ORDER BY report"
+    query = f"SELECT {columns}, {more} FROM ({PLACES_QUERY}) ORDER BY report"
     table = study.read(query, study.until).astype(
         {"perplexity": float, "rung": float, "subset": float, "final": bool, "on_whole": bool}
     )

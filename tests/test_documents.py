@@ -11,7 +11,7 @@ from model.config import RECIPES
 from model.families import FAMILIES
 from tests.readme import DIARY, DOCUMENTS, REPOSITORY, blocks
 from tune.search_space import SPACES
-from tune.store.journal import FILE, Journal
+from tune.store.journal import JOURNAL_FILE, Journal
 
 README_LINES = 150
 WAY_FILES = 12
@@ -48,7 +48,7 @@ def test_every_table_and_column_of_the_journal_is_told(tmp_path):
     for line in (REPOSITORY / "docs" / "journal.md").read_text(encoding="utf-8").splitlines():
         if cells := re.fullmatch(r"\| `(\w+)` \| (.*) \|", line):
             told[cells[1]] = set(re.findall(r"`(\w+)`", cells[2]))
-    with sqlite3.connect(tmp_path / FILE) as journal:
+    with sqlite3.connect(tmp_path / JOURNAL_FILE) as journal:
         tables = [name for (name,) in journal.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         columns = {name: {row[1] for row in journal.execute(f"PRAGMA table_info({name})")} for name in tables}
     assert [(name, column) for name in tables for column in columns[name] - told.get(name, set())] == []

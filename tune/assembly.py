@@ -13,14 +13,14 @@ from model.training.time_budget import WHOLE_MARGIN
 from tune.backend.leased import TrialEnvironment
 from tune.own_loop import make_loop_family
 from tune.recipe import evaluation_tokens, life_share
-from tune.search.confirm import Confirming
-from tune.search.earlier import Learned
+from tune.search.confirm import HalvingWithConfirmation
+from tune.search.earlier import WarmStart
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
 from tune.search.ladder import Frame, Ladder, Rules
 from tune.search.listed import listed_family
 from tune.search.outlook import Outlook
-from tune.search.resume import agreed, last_moment, spent, spent_beside
+from tune.search.resume import agreed_terms, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.suggest import Suggester, prior_of
 from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, within
@@ -28,7 +28,7 @@ from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Ledger
-from tune.store.journal import Journal, named
+from tune.store.journal import Journal, as_mapping
 from tune.winners import decoding_seconds
 
 WARM_UPS_AT_FIRST = 1.0
@@ -46,7 +46,7 @@ def make_engine(
     engine's; elapsed: seconds since the study began, whether or not it ran (None: by the real clock).
     """
     charge_probe(journal, context.probed)
-    settings, begun, before, terms = context.settings, now(), last_moment(journal), agreed(journal)
+    settings, begun, before, terms = context.settings, now(), last_moment(journal), agreed_terms(journal)
     age = age_of(journal, time.monotonic() - context.begun) if elapsed is None else elapsed
 
     def clock() -> float:
@@ -113,14 +113,14 @@ def make_family(
     if context.loop is not None:
         return make_loop_family(context, first, by_now, price_of, ladder)
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
-    learned, whole = context.learned.get(name, Learned()), space.whole
+    learned, whole = context.learned.get(name, WarmStart()), space.whole
     speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
     walls = within(settings, context.devices), settings.deadline or math.inf
     seconds, share = settings.families[name] * first, context.devices.share
     frame = frame_of(
         settings, name, learned, slots=context.devices.slots, share=share, shortest=shortest_rung(context, name)
     )
-    policy = Confirming(
+    policy = HalvingWithConfirmation(
         frame, ladder or frame.fit(seconds / share, *walls), price_of, lambda trial: suggestions.favour(trial)
     )
     policy.standings.learn(learned.trials)
@@ -145,7 +145,9 @@ def make_family(
     )
 
 
-def frame_of(settings: Settings, family: str, learned: Learned, *, slots: int, share: float, shortest: float) -> Frame:
+def frame_of(
+    settings: Settings, family: str, learned: WarmStart, *, slots: int, share: float, shortest: float
+) -> Frame:
     """Return what the ladder of a family of models is fitted to. share: the device-seconds in a second of a slot."""
     return Frame(
         slots=slots, shortest=shortest, part=settings.families[family], overhead=learned.overhead,
@@ -186,8 +188,8 @@ def shortest_rung(context: SearchContext, name: str) -> float:
 def make_place(context: SearchContext, engine: Engine) -> TrialEnvironment:
     """Return where and how the trials run."""
     settings, kind, study = context.settings, context.devices.kind, engine.accounting.journal.folder
-    (study / heartbeat.FOLDER).mkdir(exist_ok=True)
-    before: dict[str, Any] = {**named(engine.accounting.journal.facts().get("evaluation_tokens"))}
+    (study / heartbeat.HEARTBEAT_FOLDER).mkdir(exist_ok=True)
+    before: dict[str, Any] = {**as_mapping(engine.accounting.journal.facts().get("evaluation_tokens"))}
     tokens = {
         name: before.get(name)
         or (context.listed.evaluation_tokens if context.listed else 0)

@@ -20,10 +20,10 @@ from tune.devices import find_devices
 from tune.flags import invalid
 from tune.own_space import OwnSpace
 from tune.recipe import LEAST_TOKENS_A_WEIGHT, MOST_EPOCHS, MOST_TOKENS_A_WEIGHT, Recipe
-from tune.search.earlier import Learned
+from tune.search.earlier import WarmStart
 from tune.search.engine import Engine
 from tune.search.family import Family, TrialRecord
-from tune.search.memory_model import Memory
+from tune.search.memory_model import MemoryModel
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import Suggester, first_search
 from tune.search_context import SearchContext, survey
@@ -31,7 +31,7 @@ from tune.search_space import PER_LAYER, Space, label, layer_weights
 from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
 from tune.store.journal import Journal
-from tune.store.queries import ANEW, best_so_far
+from tune.store.queries import IS_CONFIRM_TRIAL_SQL, best_so_far
 from tune.units import bytes_text, counted, duration_text, money_text, whole_text
 
 
@@ -197,7 +197,7 @@ def make_plan(settings: Settings) -> Plan:
     prepared = time.monotonic() - began
     speeds = {name: Speeds(context, name) for name in settings.families}
     sizes = {name: _measure(context, name, each) for name, each in speeds.items()}
-    learned = [context.learned.get(name, Learned()) for name in settings.families]
+    learned = [context.learned.get(name, WarmStart()) for name in settings.families]
     start_up, overhead = (
         statistics.fmean(getattr(each, what) for each in learned) for what in ("start_up", "overhead")
     )
@@ -232,8 +232,8 @@ def make_plan(settings: Settings) -> Plan:
 def spending(engine: Engine) -> dict[str, float]:
     """Return the device-seconds of a search that has ended by purpose; with those left over they add up to the cap."""
     rows = engine.accounting.journal.rows(f"""
-        SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE IIF(charges.{ANEW}, 'anew', purpose) END AS what,
-               SUM(seconds) AS seconds
+        SELECT CASE WHEN what IN ('start', 'idle') THEN what
+                    ELSE IIF(charges.{IS_CONFIRM_TRIAL_SQL}, 'anew', purpose) END AS what, SUM(seconds) AS seconds
         FROM charges LEFT JOIN leases USING (lease) GROUP BY 1""")
     found = {row["what"]: row["seconds"] for row in rows}
     names = {"rungs": "rung", "last segments": "final", "start-up": "start", "idle": "idle"}
@@ -263,7 +263,8 @@ def _family(
     ladder = family.policy.ladder
     rows = engine.accounting.journal.rows(
         f"""
-        SELECT IIF(leases.{ANEW}, 'anew', rung) AS rung, COUNT(DISTINCT leases.trial) AS trials, SUM(seconds) AS seconds
+        SELECT IIF(leases.{IS_CONFIRM_TRIAL_SQL}, 'anew', rung) AS rung, COUNT(DISTINCT leases.trial) AS trials,
+               SUM(seconds) AS seconds
         FROM charges JOIN leases USING (lease) JOIN trials ON trials.trial = leases.trial
         WHERE family = ? AND what != 'start' GROUP BY 1""",
         name,
@@ -319,7 +320,7 @@ def _size(family: Family, context: SearchContext, name: str, config: Mapping[str
     )
 
 
-def _memory(memory: Memory, space: Space | OwnSpace, started: list[dict[str, Any]]) -> MemoryPlan:
+def _memory(memory: MemoryModel, space: Space | OwnSpace, started: list[dict[str, Any]]) -> MemoryPlan:
     unfit = [] if math.isinf(memory.limit) else [each for each in space.configs() if memory.refusal(each)]
     largest = max((memory.predicted(each, memory.micro_batches(each) or 1) for each in started), default=0.0)
     return MemoryPlan(limit=memory.limit, largest=largest, configs=int(space.count), unfit=tuple(unfit))

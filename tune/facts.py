@@ -18,7 +18,7 @@ from tune.display.tensorboard import TensorBoard
 from tune.errors import ROOT, UserError
 from tune.machine import write_whole
 from tune.settings import Settings
-from tune.store.journal import STUDY, Journal, Stopwatch
+from tune.store.journal import STUDY_FILE, Journal, Stopwatch
 
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 
@@ -56,7 +56,7 @@ def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **m
 
 def write_facts(facts: Mapping[str, Any], folder: Path) -> None:
     """Write study.json, whole or not at all: for people, and for --resume."""
-    write_whole(folder / STUDY, json.dumps(facts, indent=1))
+    write_whole(folder / STUDY_FILE, json.dumps(facts, indent=1))
 
 
 def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:

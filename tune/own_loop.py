@@ -24,14 +24,14 @@ from tune.reports import Metric
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_FAVOUR
 from tune.search.ladder import Frame, Ladder
-from tune.search.memory_model import Memory
+from tune.search.memory_model import MemoryModel
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import Suggester
 from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, check_cap, first_configs, within
 from tune.search_flags import train_text
 from tune.search_space import label
 from tune.settings import Settings
-from tune.store.journal import Journal, named
+from tune.store.journal import Journal, as_mapping
 from tune.store.queries import ranking
 from tune.winners import inside, why_none
 
@@ -48,7 +48,7 @@ def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
     varying = {name: each for name, each in settings.own_space.given.items() if name not in loop.fixed}
     return SearchContext(
         settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
-        recipes={}, prices={}, data={}, learned={}, probed=0.0, memories={LOOP: Memory()}, held_to=None, notes=[],
+        recipes={}, prices={}, data={}, learned={}, probed=0.0, memories={LOOP: MemoryModel()}, held_to=None, notes=[],
         begun=begun, loop=loop,
     )  # fmt: skip
 
@@ -119,7 +119,7 @@ def newest_of(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
 
 def another_loop(settings: Settings, journal: Journal) -> Iterator[str]:
     """Yield a warning where a study goes on with another file than before."""
-    before, now = named(journal.facts().get("settings")).get("train"), settings.train
+    before, now = as_mapping(journal.facts().get("settings")).get("train"), settings.train
     if isinstance(now, str) and ".py" in str(before) and before != now:
         yield f"warning: the study's loop was {before}: its trials go on in {now}"
 

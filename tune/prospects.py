@@ -14,20 +14,20 @@ from model.config import Config
 from tune.assembly import frame_of
 from tune.errors import UserError
 from tune.recipe import Recipe
-from tune.search.confirm import Confirming
-from tune.search.earlier import Learned
+from tune.search.confirm import HalvingWithConfirmation
+from tune.search.earlier import WarmStart
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
-from tune.search.other_caps import Conditions, Foretold, other_caps
-from tune.search.resume import agreed, close_what_a_kill_left_open, replay, undamaged
+from tune.search.other_caps import CapForecast, StudyConditions, predict_other_caps
+from tune.search.resume import agreed_terms, close_what_a_kill_left_open, damage_as_user_error, replay_journal
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import prior_of
 from tune.search_context import SHORTEST_RUNG_SECONDS, kept
 from tune.search_space import FREED, PRECISIONS, label
 from tune.settings import Settings
-from tune.store.journal import SHARE, Journal, named, spent_at_its_end
+from tune.store.journal import SLOT_SHARE_SQL, Journal, as_mapping, spent_at_its_end
 from tune.store.mirror import is_copy
 from tune.store.queries import best_so_far, level_text, measured_text
 from tune.units import duration_text, money_text, whole_text
@@ -41,21 +41,21 @@ class Prospects:
     settings: Settings
     spent: float
     best: Mapping[str, sqlite3.Row]
-    foretold: Mapping[str, Foretold]
+    foretold: Mapping[str, CapForecast]
     configs: Mapping[str, str]
 
 
 def foretold_of(
     settings: Settings, policies: Mapping[str, object], journal: Journal, *, slots: int, share: float, over: bool
-) -> dict[str, Foretold]:
+) -> dict[str, CapForecast]:
     """Return by family what to expect of the cap of these settings, and of others. over: the study spends no more of
     it."""
-    conditions = Conditions(
+    conditions = StudyConditions(
         cap=settings.budget, families=settings.families, slots=slots, share=share, deadline=settings.deadline,
         patient=settings.patient, over=over, seeds=settings.confirm,
     )  # fmt: skip
     halving = {name: policy for name, policy in policies.items() if isinstance(policy, SuccessiveHalving)}
-    return other_caps(journal, halving, conditions, decay_share=Config.decay_share)
+    return predict_other_caps(journal, halving, conditions, decay_share=Config.decay_share)
 
 
 def note_prospects(settings: Settings, engine: Engine) -> None:
@@ -72,15 +72,17 @@ def prospects(settings: Settings) -> Prospects:
     spent more than the cap."""
     folder = settings.resume
     assert folder is not None, "there is a study"
-    with Journal.copied(folder) as journal, undamaged(journal):
+    with Journal.copied(folder) as journal, damage_as_user_error(journal):
         if is_copy(folder):  # what ran since is charged as a resume will charge it
             close_what_a_kill_left_open(journal)
         spent = float(journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"])
         if settings.budget < spent:
             raise settings.too_late(spent)
-        slots = int(str(named(journal.facts().get("devices")).get("slots", 1)))
+        slots = int(str(as_mapping(journal.facts().get("devices")).get("slots", 1)))
         share = float(
-            journal.rows(f"SELECT MIN({SHARE}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)")[0]["share"]
+            journal.rows(f"SELECT MIN({SLOT_SHARE_SQL}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)")[
+                0
+            ]["share"]
             or 1.0
         )
         policies = standing(journal, settings, folder, slots=slots, share=share)
@@ -112,23 +114,23 @@ def standing(
     journal: Journal, settings: Settings, folder: Path, *, slots: int, share: float
 ) -> dict[str, SuccessiveHalving]:
     """Return each family's policy in the state to which the journal's events bring it. UserError: there are none."""
-    terms, (recipes, learned) = agreed(journal), kept(folder, settings.families)
+    terms, (recipes, learned) = agreed_terms(journal), kept(folder, settings.families)
     if not terms:
         raise UserError(f"--resume: {str(folder)!r} has no trial yet: leave --plan out to go on with it")
     families: dict[str, Family] = {}
     policies: dict[str, SuccessiveHalving] = {}
     for name in settings.families:
         seconds, ladder = terms[0].families[name]
-        known = learned.get(name, Learned())
+        known = learned.get(name, WarmStart())
         frame = frame_of(settings, name, known, slots=slots, share=share, shortest=SHORTEST_RUNG_SECONDS)
         favour = favour_of(settings, name, recipes[name], journal)
-        policies[name] = Confirming(frame, ladder, lambda trial, rung: math.inf, favour)
+        policies[name] = HalvingWithConfirmation(frame, ladder, lambda trial, rung: math.inf, favour)
         policies[name].standings.learn(known.trials)
         families[name] = Family(
             seconds=seconds, policy=policies[name], cost_model=CostModel(), suggestions=Unasked(),
             equal_tokens=settings.rungs == "tokens", warm_up_steps=recipes[name].warm_up_steps,
         )  # fmt: skip
-    replay(State(families, folder, share), journal)
+    replay_journal(State(families, folder, share), journal)
     return policies
 
 
@@ -138,10 +140,10 @@ def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal)
         return lambda trial: NO_FAVOUR
     rows, facts = journal.rows("SELECT trial, config FROM trials WHERE family = ?", family), journal.facts()
     configs = {row["trial"]: json.loads(row["config"]) for row in rows}
-    native = named(facts["devices"]).get("precisions")  # an older study does not tell
+    native = as_mapping(facts["devices"]).get("precisions")  # an older study does not tell
     known = native if isinstance(native, Sequence) else PRECISIONS
     space = settings.space_of(family, tuple(name for name in PRECISIONS if name in known))
-    text = float(str(named(named(facts["corpora"])[family])["training_tokens"]))
+    text = float(str(as_mapping(as_mapping(facts["corpora"])[family])["training_tokens"]))
     default = space.default() | {name: recipe.config[name] for name in FREED if name in settings.vary}
     promise = prior_of(recipe, default, family, text)
     return lambda trial: promise(configs[trial])

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tune.reports import Metric
 from tune.store.journal import connect
-from tune.store.queries import in_order
+from tune.store.queries import ranking_query
 
 COLUMNS = [
     *("perplexity", "subset", "parameters", "perplexity_per_million", "bits_per_character", "test_perplexity"),
@@ -62,7 +62,7 @@ def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
     """
     with closing(connect(study)) as journal:
         journal.row_factory = None
-        table = pd.read_sql_query(in_order(), journal, params=(math.inf,))
+        table = pd.read_sql_query(ranking_query(), journal, params=(math.inf,))
     configs, columns = configurations(table["config"], metric), COLUMNS
     first, last = ["family", "section", "rung", "trial"], [*COLUMNS, "state", "reason"]
     if metric is not None:

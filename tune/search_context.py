@@ -36,11 +36,20 @@ from tune.recipe import (
     without_choice,
 )
 from tune.reports import Metric
-from tune.search.earlier import Conditions, Earlier, Learned, beyond, learn, line, read, suited
+from tune.search.earlier import (
+    Conditions,
+    EarlierStudy,
+    WarmStart,
+    describe_reuse,
+    extra_memory_bytes,
+    learn_from_studies,
+    read_earlier_study,
+    suggested_model_size,
+)
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
-from tune.search.ladder import CONFIRM_SHARE, WALLS
-from tune.search.listed import Listed, dimensions
-from tune.search.memory_model import Memory, first_overhead
+from tune.search.ladder import CONFIRM_SHARE, WALL_CLOCK_MULTIPLE
+from tune.search.listed import ListEntry, dimensions
+from tune.search.memory_model import MemoryModel, first_overhead
 from tune.search_space import (
     PER_LAYER,
     SPACES,
@@ -69,7 +78,7 @@ class ListedStudy:
     training split; lines: yields the lines to print on the trials that came to their ends."""
 
     experiment: str
-    listed: Sequence[Listed]
+    listed: Sequence[ListEntry]
     evaluation_tokens: int
     lines: Callable[[Journal], Iterable[str]]
 
@@ -92,9 +101,9 @@ class SearchContext:
     prices: Mapping[str, StepPrices]
     probed: float
     data: Mapping[str, Data]
-    memories: Mapping[str, Memory]
+    memories: Mapping[str, MemoryModel]
     held_to: int | None
-    learned: Mapping[str, Learned]
+    learned: Mapping[str, WarmStart]
     notes: Sequence[str]
     begun: float
     loop: Loop | None = None
@@ -137,7 +146,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     if settings.resume is None:
         check_idle(settings)
     recipes, learned = ({}, {}) if settings.resume is None else kept(settings.resume, spaces)
-    earlier = [] if recipes else [read(folder, spaces) for folder in settings.learn_from]
+    earlier = [] if recipes else [read_earlier_study(folder, spaces) for folder in settings.learn_from]
     texts = load_corpora(settings, devices.kind)
     of_kind = texts.data if settings.address is None else {kind: replace(each) for kind, each in texts.data.items()}
     data = {name: of_kind[FAMILIES[name].corpus] for name in settings.families}  # other machines lack this one's cache
@@ -160,7 +169,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     memories = {
         name: make_memory(
             name, recipes[name], each, devices.kind,
-            learned[name].beyond if name in learned else beyond(of[name], devices.kind),
+            learned[name].beyond if name in learned else extra_memory_bytes(of[name], devices.kind),
         )
         for name, each in data.items()
     }  # fmt: skip
@@ -179,9 +188,10 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     if earlier:
         cap = settings.budget / devices.share
         learned = {
-            name: learn(of[name], here[name], space, settings.families[name] * cap) for name, space in spaces.items()
+            name: learn_from_studies(of[name], here[name], space, settings.families[name] * cap)
+            for name, space in spaces.items()
         }
-    told = [line(name, each, here[name]) for name in spaces for each in of[name]]
+    told = [describe_reuse(name, each, here[name]) for name in spaces for each in of[name]]
     return SearchContext(
         settings=texts.settings, devices=devices, spaces=spaces, recipes=recipes, data=data, learned=learned,
         prices={name: prices for name, (prices, _) in measured.items()},
@@ -293,7 +303,12 @@ def check_contexts(space: Space, recipe: Recipe, longest: float) -> None:
 
 
 def make_recipe(
-    settings: Settings, devices: Devices, space: Space, data: Data, prices: StepPrices, earlier: Sequence[Earlier] = ()
+    settings: Settings,
+    devices: Devices,
+    space: Space,
+    data: Data,
+    prices: StepPrices,
+    earlier: Sequence[EarlierStudy] = (),
 ) -> Recipe:
     """Return the recipe of a family in a new study; it is for models wider than the reports' only where the text has
     the tokens for them."""
@@ -315,7 +330,7 @@ def make_recipe(
         text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip
-    weights = suited(earlier, found.weights, found.weights * found.tokens)
+    weights = suggested_model_size(earlier, found.weights, found.weights * found.tokens)
     if weights == found.weights:
         return found
     return found.around(min(max(min(weights, most_weights(name, data.training_tokens)), min(sizes)), max(sizes)))
@@ -332,7 +347,7 @@ def ground(devices: Devices, recipe: Recipe, data: Data) -> Conditions:
 def within(settings: Settings, devices: Devices) -> float:
     """Return the seconds of wall clock in which a search uses its cap; inf if it is patient."""
     slots = devices.share * devices.slots
-    return math.inf if settings.patient else WALLS * settings.budget / slots
+    return math.inf if settings.patient else WALL_CLOCK_MULTIPLE * settings.budget / slots
 
 
 PRICED_SECONDS, MEASURED_SHARE = 0.25, 0.005
@@ -387,7 +402,7 @@ def rounded(prices: StepPrices, seconds: float) -> StepPrices:
     return replace(prices, **{name: 2.0 ** round(math.log2(value)) for name, value in known.items()})
 
 
-def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dict[str, Learned]]:
+def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dict[str, WarmStart]]:
     """Return the recipes of a resumed study, and what it learned from others when it began. UserError: there are none,
     or they are damaged."""
     stored: Any = study_facts(study)
@@ -396,7 +411,7 @@ def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dic
         raise invalid("resume", f"'{study}' has a damaged study.json, without recipes: name another study")
     try:
         recipes = {name: Recipe.from_stored({**OLD_DEFAULTS, **stored["recipes"][name]}) for name in families}
-        return recipes, {name: Learned.from_stored(learned[name]) for name in families if learned}
+        return recipes, {name: WarmStart.from_stored(learned[name]) for name in families if learned}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
 
@@ -443,7 +458,7 @@ def memory_limit(settings: Settings, devices: Devices) -> tuple[int | None, list
     return there, [f"--memory-limit: {bytes_text(asked)} is more than a machine has: its {bytes_text(there)} count"]
 
 
-def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: float = 0.0) -> Memory:
+def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: float = 0.0) -> MemoryModel:
     """Return the memory model of one family on this text, without a limit. beyond: bytes that trials of earlier studies
     took above the first guess."""
 
@@ -454,10 +469,10 @@ def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: floa
     def most(config: Mapping[str, Any]) -> int:
         return FAMILIES[family].most_micro_batches(whole_config(recipe, family, config), data)
 
-    return Memory(overhead=first_overhead(family, kind) + beyond, paper=paper, most=most)
+    return MemoryModel(overhead=first_overhead(family, kind) + beyond, paper=paper, most=most)
 
 
-def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, Memory]) -> None:
+def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, MemoryModel]) -> None:
     """Check the memory limits. UserError: no config of a family fits in its limit."""
     for name, memory in memories.items():
         if any(memory.micro_batches(config) for config in spaces[name].configs()):

@@ -35,7 +35,7 @@ from tune.recipe import parse_set
 from tune.search_flags import SearchFlags, train_text
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Dimension, Space, check_range, fix_text
 from tune.store.journal import spent_at_its_end, study_facts
-from tune.store.mirror import bring_back
+from tune.store.mirror import restore_from_mirror
 from tune.units import DURATIONS, NUMBER, bytes_text, duration_text
 from tune.units import SIZES as MEMORY_FORMS
 
@@ -450,7 +450,7 @@ class Settings(SearchFlags):
             if changes.get("plan"):  # a plan only reads
                 folder = mirror / folder.name
             else:
-                bring_back(mirror, folder)
+                restore_from_mirror(mirror, folder)
         try:
             study = study_facts(folder)
             stored, is_of = study["settings"], study.get("experiment")

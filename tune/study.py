@@ -28,15 +28,15 @@ from tune.backend.session import (
     capacity,
     check_folder,
     cluster_devices,
-    joined,
+    join_cluster,
     keep_fewer_kernels,
     local_ray,
     run_trials,
 )
 from tune.backend.trainable import TrainingTrial
 from tune.devices import Devices, find_devices
-from tune.display.console import Callback, Screen, last_word, screen_apart
-from tune.display.panel import displayed
+from tune.display.console import GuardedListener, Screen, print_if_killed, redirect_output
+from tune.display.panel import show_live_panel
 from tune.display.tensorboard import SystemRun, TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import UserError, called, told_in_one_line
@@ -47,15 +47,15 @@ from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
 from tune.registry import travelling
 from tune.search.engine import Engine, Listener
-from tune.search.listed import Listing
-from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
+from tune.search.listed import ListPolicy
+from tune.search.resume import check_plain, close_what_a_kill_left_open, damage_as_user_error, restore, spent
 from tune.search_context import SearchContext, survey
 from tune.search_space import label
 from tune.settings import Settings
 from tune.signals import Told, ended_in_order, interruptible
-from tune.store.heartbeat import beating
-from tune.store.journal import CAP, Journal
-from tune.store.mirror import mirrored
+from tune.store.heartbeat import run_driver_heartbeat
+from tune.store.journal import ENDED_BY_CAP, Journal
+from tune.store.mirror import mirror_study
 from tune.store.queries import FAILED, best_so_far
 from tune.system import energy_noted
 from tune.units import duration_text
@@ -124,7 +124,7 @@ def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Sta
         return Outcome(folder=settings.resume, found=True, interrupted=None)
     if settings.address is None:
         return search_on(settings, stand, find_devices(settings), own_ray, None, callbacks)
-    with joined(settings.address):
+    with join_cluster(settings.address):
         check_folder(settings.resume or settings.new_folder())
         return search_on(settings, stand, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks)
 
@@ -153,7 +153,7 @@ def search_on(
     with ended_in_order() as told:
         study = context.settings.resume or context.settings.make_folder()
         how = context.settings.to_go_on(study)
-        last = last_word(f"{study}: {SILENT_END}; go on with: {how}")
+        last = print_if_killed(f"{study}: {SILENT_END}; go on with: {how}")
         with told_in_one_line(how), interrupted_at_once(f"go on with: {how}"), last:
             if not context.settings.resume:
                 write_facts(facts, study)
@@ -175,8 +175,8 @@ def conduct(
 ) -> Outcome:  # fmt: skip
     """Run a search on its context, in its new folder or the one that it resumes, until it ends or is told to."""
     settings, devices, data = context.settings, context.devices, context.data
-    with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
-        with undamaged(journal):
+    with open_journal(study, settings) as journal, redirect_output(study / "log.txt") as write:
+        with damage_as_user_error(journal):
             check_same_text(context.data, journal.facts())
             check_same_kind(context.devices, journal.facts())
         precisions = f", precisions {', '.join(devices.precisions)}" if context.loop is None else ""
@@ -188,7 +188,7 @@ def conduct(
         listeners: list[Listener] = [
             *(tensorboard, Screen(write, context.metric), *energy_noted(journal, settings)),
             *([] if settings.address else [SystemRun(study / "tensorboard")]),  # on a cluster other machines train
-            *(Callback(each, write) for each in callbacks),
+            *(GuardedListener(each, write) for each in callbacks),
         ]
         engine = make_engine(context, journal, listeners, there=there)
         go_on = newest if context.loop is None else newest_of
@@ -201,10 +201,10 @@ def conduct(
             keep_fewer_kernels()
         place = make_place(context, engine)
         clock, ledger = engine.accounting.clock, engine.accounting.ledger
-        alive = beating(study, clock, ledger.can_wait)
+        alive = run_driver_heartbeat(study, clock, ledger.can_wait)
         noted = overhead_noted(journal, tensorboard)
-        shown = displayed(write, study, settings, clock, engine.wall_left, context.metric)
-        with mirrored(study, settings.mirror, clock, write), alive as pulse:
+        shown = show_live_panel(write, study, settings, clock, engine.wall_left, context.metric)
+        with mirror_study(study, settings.mirror, clock, write), alive as pulse:
             engine.silence = pulse.silence
             with trials_told(told, engine, study, write), shown, nullcontext() if told.name else up, noted:
                 if not told.name:
@@ -272,7 +272,7 @@ def conclude(
         scores = yield from keep_winners(context, engine, tensorboard)
     for listener in listeners:
         listener.closed(engine)
-    journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
+    journal.note(ended={"reason": engine.stopping or ENDED_BY_CAP, "spent": ledger.spent, **settings.terms})
     if ours:
         found, told_to_end = winners(journal), engine.stopping in signal.Signals.__members__
         families = [name for name in settings.families if name in found or not told_to_end]
@@ -294,7 +294,7 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     journal, settings, listed = engine.accounting.journal, context.settings, context.listed
     assert listed is not None
     yield from listed.lines(journal)
-    policies = [family.policy for family in engine.families.values() if isinstance(family.policy, Listing)]
+    policies = [family.policy for family in engine.families.values() if isinstance(family.policy, ListPolicy)]
     left = [each for policy in policies for each in policy.left_out]
     failed = journal.rows(f"SELECT trial, config, reason FROM trials WHERE {FAILED} ORDER BY trial")
     if failed:

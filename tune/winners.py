@@ -29,11 +29,11 @@ from tune.loop import output_of
 from tune.own_space import LOOP
 from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
-from tune.search.resume import agreed, last_moment
+from tune.search.resume import agreed_terms, last_moment
 from tune.search.successive_halving import NO_LONGER, PAST_BEST, TOO_LITTLE
 from tune.search_space import label
-from tune.store.accounting import DECODING, Hold, affordable
-from tune.store.journal import CAP, ENERGY, Journal, named
+from tune.store.accounting import DECODING, Hold, longest_hold_seconds
+from tune.store.journal import ENDED_BY_CAP, ENERGY, Journal, as_mapping
 from tune.store.queries import measured_text, ranking
 from tune.units import duration_text, energy_text, money_text
 
@@ -96,7 +96,7 @@ def why_none(journal: Journal, family: str) -> str:
     (first, most), *rest = kinds.most_common()
     told = ", ".join([f"{most} of {len(rows)} {said[first]}", *(f"{count} {said[kind]}" for kind, count in rest)])
     vary = "" if "learning_rate" in json.loads(rows[0]["config"]) else ": --vary learning_rate tries some"
-    limited = "memory_limit" in named(facts.get("settings"))
+    limited = "memory_limit" in as_mapping(facts.get("settings"))
     helps = {
         "error": f"; see {where}, mend that and go on with --resume",
         "again": f"; see {where}{_more_time(facts)}",
@@ -158,11 +158,11 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
     beside = f"{money_text(spent, price)}{energy_text(facts.get(ENERGY))}"
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps{beside}"
     last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
-    left, by_itself = duration_text(round(cap - spent, 1)), named(facts.get("ended")).get("reason") == CAP
+    left, by_itself = duration_text(round(cap - spent, 1)), as_mapping(facts.get("ended")).get("reason") == ENDED_BY_CAP
     for row in journal.rows(last) if cap - spent > TOLD_FROM * cap else ():
         if any(each in row["reason"] for each in (PAST_BEST, TOO_LITTLE, NO_LONGER)):
             yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"
-        elif by_itself and last_moment(journal) > NEAR * (agreed(journal)[-1].deadline or math.inf):
+        elif by_itself and last_moment(journal) > NEAR * (agreed_terms(journal)[-1].deadline or math.inf):
             yield f"{left} left at the deadline: a later --deadline goes on with them"
         elif by_itself and "experiment" not in facts and cap - spent > MUCH * cap:
             yield f"{left} left: {row['reason'].split(': ', 1)[-1]}; a larger --budget goes on"
@@ -223,7 +223,7 @@ def write_samples(
         price = sample_seconds(row["step"] or 0.0)
         device = kind if kind == "cpu" or torch.cuda.is_available() else "cpu"
         charged = device == kind
-        seconds = min(affordable(accounting, 1) if charged else UNCHARGED_SECONDS, engine.wall_left())
+        seconds = min(longest_hold_seconds(accounting, 1) if charged else UNCHARGED_SECONDS, engine.wall_left())
         if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0) + OPENING_SECONDS[device]:
             continue
         with Hold(accounting, winner.trial, DECODING, devices=1, seconds=seconds) if charged else nullcontext() as hold:

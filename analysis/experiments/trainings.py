@@ -31,7 +31,7 @@ from analysis.style import (
 from tune.errors import UserError
 from tune.rows import longest_lives, middle, step_seconds
 from tune.search_space import label
-from tune.store.queries import ENDED
+from tune.store.queries import ENDED_TRIALS_QUERY
 
 COLORS = BLACK, ORANGE, SKY, VERMILION, GREEN, PURPLE, BLUE
 SHAPE = ("d_model", "heads", "layers")
@@ -161,7 +161,7 @@ LINE = ["d_model", "layers", "base", "rules"]
 def losses_table(study: Study) -> pd.DataFrame:
     """Return the mean loss of each shape at each rate, over the seeds that were trained with the most rates; NaN where
     one diverged. base: the shape that is the same with and without the rules, so that its config does not name them."""
-    found = trained(study, ENDED)
+    found = trained(study, ENDED_TRIALS_QUERY)
     rules = found["config"].map(json.loads).map(lambda config: config.get("scaling_rules"))
     names = {"learning_rate": "rate", "valid_loss": "loss"}
     table = found.assign(base=rules.isna(), rules=rules.isin([True])).rename(columns=names).astype({"loss": float})

@@ -35,7 +35,7 @@ from analysis.style import (
     time_ticks,
 )
 from tune.errors import UserError
-from tune.store.queries import lasting
+from tune.store.queries import lasting_reports_query
 
 NAMED = 4  # most configs of a front that are all labelled, where there is room; of more, the best and the smallest
 
@@ -237,7 +237,7 @@ def _points(study: Study) -> pd.DataFrame:
     measured = f"{'numbers IS NOT NULL' if of_loop else 'perplexity < 9e999'} AND {along} > 0"
     table = study.read(
         f"""SELECT trial, training_seconds, steps, tokens, rung, final, perplexity, valid_loss{of_loop}
-           FROM ({lasting(measured)}) ORDER BY trial, report"""
+           FROM ({lasting_reports_query(measured)}) ORDER BY trial, report"""
     )
     table.insert(0, "study", study.name)
     if of_loop:

@@ -30,7 +30,7 @@ from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import FACTS, Printed, Written, one_line, search, study_of_trials
 from tests.training_rows import row
 from tune.search_space import DIMENSIONS
-from tune.store.heartbeat import DRIVER, FOLDER, beat
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 
 
 def results(*studies: Written) -> Results:
@@ -92,8 +92,8 @@ def test_of_one_trial_nothing_is_compared_and_a_curve_is_waited_for_where_the_se
     study.report("t1", 5.0)
     with one_line(said):
         draw(results(study), "nanogpt")
-    (study.folder / FOLDER).mkdir()
-    beat(study.folder, DRIVER, 0, 0.0)
+    (study.folder / HEARTBEAT_FOLDER).mkdir()
+    write_heartbeat(study.folder, DRIVER, 0, 0.0)
     with one_line("wait for them" if draw is curve else said):
         draw(results(study), "nanogpt")
 

@@ -26,7 +26,7 @@ from tests.tune.display.browser import Page, browser
 from tune.cli import parse
 from tune.errors import UserError
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.store.heartbeat import DRIVER, FOLDER, beat
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 
 UNBROKEN = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 """How sacrebleu signs: wider than a phone."""
@@ -236,10 +236,10 @@ def test_a_page_is_drawn_anew_when_the_journal_has_changed_until_the_study_is_ov
         if (event := events.pop(0)) == "trial":
             early.trial("t1")
         elif event == "over":
-            os.utime(early.folder / FOLDER / DRIVER, (0, 0))
+            os.utime(early.folder / HEARTBEAT_FOLDER / DRIVER, (0, 0))
 
-    (early.folder / FOLDER).mkdir()
-    beat(early.folder, DRIVER, 0, 0.0)
+    (early.folder / HEARTBEAT_FOLDER).mkdir()
+    write_heartbeat(early.folder, DRIVER, 0, 0.0)
     watch(early.folder, draw, wait)
     early.journal.close()
     assert drawn == [("early", True, 2)] and not events
@@ -248,8 +248,8 @@ def test_a_page_is_drawn_anew_when_the_journal_has_changed_until_the_study_is_ov
 def test_a_page_that_is_kept_fresh_reads_itself_again(bare: None, young: Written) -> None:
     page = draw(None, open_study(young.folder), 7.0).read_text(encoding="utf-8")
     assert "location.reload(), 7000" in page and "location.reload" not in written(young)
-    (young.folder / FOLDER).mkdir()
-    beat(young.folder, DRIVER, 0, 0.0)
+    (young.folder / HEARTBEAT_FOLDER).mkdir()
+    write_heartbeat(young.folder, DRIVER, 0, 0.0)
     assert "It runs." in written(young) and "It runs." not in page
 
 

@@ -21,7 +21,7 @@ from analysis.study import alive, mean_curves, newest, open_kernels, open_studie
 from tests.analysis.conftest import Printed, Written
 from tune.arithmetic import mean_interval
 from tune.errors import UserError
-from tune.store.heartbeat import DRIVER, FOLDER, beat
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 from tune.store.journal import Journal, connect
 from tune.store.mirror import MIRRORED
 
@@ -78,12 +78,12 @@ def test_what_only_looks_like_a_control_character_is_read_as_it_is(write: Callab
 def test_a_driver_lives_by_its_signs_of_life_which_are_rarer_in_a_copy(write: Callable[..., Written]) -> None:
     folder = write("study").folder
     assert not alive(folder)
-    (folder / FOLDER).mkdir()
+    (folder / HEARTBEAT_FOLDER).mkdir()
     for ended, lives in ((None, [0, -5, 5]), (MIRRORED, [0, -5, 5, -30, -60])):
-        beat(folder, DRIVER, 0, 0.0, ended)
+        write_heartbeat(folder, DRIVER, 0, 0.0, ended)
         now = time.time()
         for age in (0, -5, 5, -30, -60, -3600, 3600):
-            os.utime(folder / FOLDER / DRIVER, (now + age, now + age))
+            os.utime(folder / HEARTBEAT_FOLDER / DRIVER, (now + age, now + age))
             assert alive(folder) == (age in lives), (ended, age)
 
 

@@ -26,8 +26,8 @@ from tune.errors import ROOT
 from tune.search.forecast import FEWEST_SIZES
 from tune.search.other_caps import SPREAD
 from tune.search.scaling_law import Forecaster, Observation
-from tune.store.heartbeat import DRIVER, FOLDER
-from tune.store.journal import FILE
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER
+from tune.store.journal import JOURNAL_FILE
 
 SLOTS = 1000
 CAP, SHORT_CAP = 4.8e8, 2e7
@@ -236,9 +236,9 @@ def first_step(study: Path) -> float | None:
         FROM (SELECT lease, MIN(at) AS at, steps, step_seconds FROM reports WHERE steps GROUP BY lease) AS first
         JOIN charges ON charges.lease = first.lease AND charges.at <= first.at GROUP BY first.lease"""
     try:
-        beat = study / FOLDER / DRIVER
+        beat = study / HEARTBEAT_FOLDER / DRIVER
         began = beat.stat().st_mtime - json.loads(beat.read_text())["said"]  # of the study's own clock
-        with closing(sqlite3.connect(f"file:{study / FILE}?mode=ro", uri=True)) as journal:
+        with closing(sqlite3.connect(f"file:{study / JOURNAL_FILE}?mode=ro", uri=True)) as journal:
             found = journal.execute(query).fetchall()
     except (OSError, ValueError, sqlite3.Error):
         return None

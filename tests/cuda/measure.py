@@ -36,7 +36,7 @@ from model.training.learner import Learner, cosines
 from model.training.memory import PeakMemory, prepare_process
 from model.training.time_budget import warm_up
 from tune.devices import MPS
-from tune.search.memory_model import FACTOR, first_overhead
+from tune.search.memory_model import PAPER_BYTES_FACTOR, first_overhead
 from tune.step_prices import launches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -290,7 +290,7 @@ def _memory(bench: Bench, config: Config, data: Data) -> Row:
     evaluate(learner.model, config, data, "valid", tokens=16_384, device=bench.device)
     bench.wait()
     paper = memory_estimate(config, data, micro_batches=1, device=bench.device)
-    foretold = first_overhead(config.family, bench.device.type) + FACTOR * paper
+    foretold = first_overhead(config.family, bench.device.type) + PAPER_BYTES_FACTOR * paper
     told = f"{peak.bytes() / 1e6:.0f}, {step / 1e6:.0f}, {foretold / 1e6:.0f}, {paper / 1e6:.0f}"
     return row(
         f"MB of a trial, {config.batch_tokens:,} tokens a step: at most; before its evaluation; foretold; on paper",

@@ -13,7 +13,7 @@ from typing import Any
 from tests.soak.accounts import adds_up, number, rows, spent
 from tests.soak.search import Bench, Row, Search
 from tune.errors import ROOT
-from tune.store.heartbeat import last_beat, still_there
+from tune.store.heartbeat import is_worker_alive, read_heartbeat
 
 FAULTY = ROOT / "tests" / "tune" / "faulty.py"
 CAP_SECONDS, SHORT_CAP_SECONDS = 240, 110
@@ -47,13 +47,13 @@ def _hang(study: Path, sound: bool, *, spent_text: str) -> Row:
     leases = rows(study, "SELECT reserved, charged FROM leases WHERE trial = 't002'")
     over = [lease["charged"] - lease["reserved"] for lease in leases]
     ended = rows(study, "SELECT reason FROM decisions WHERE trial = 't002' AND reason LIKE 'error%'")
-    beat = last_beat(study, "t002")
+    beat = read_heartbeat(study, "t002")
     return Row(
         what="hang",
         asked=f"ended within {GRACE_SECONDS:.0f} s of its lease, charged, its process gone; the rest goes on",
         measured=f"{len(leases)} leases, outstayed by {min(over):.1f} to {max(over):.1f} s; {spent_text}",
         kept=sound and all(0 <= seconds <= GRACE_SECONDS for seconds in over)
-        and {row["reason"] for row in ended} == {HUNG} and beat is not None and not still_there(beat),
+        and {row["reason"] for row in ended} == {HUNG} and beat is not None and not is_worker_alive(beat),
         details=leases,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.soak.accounts import OFF_SECONDS, adds_up, compare, decodes, last_slot, spent
 from tests.soak.search import Bench, Row, Search
-from tune.store.journal import FILE
+from tune.store.journal import JOURNAL_FILE
 
 CAP_SECONDS = 60
 ORDERLY_SECONDS, AT_ONCE_SECONDS = 20.0, 6.0
@@ -136,7 +136,7 @@ def _stopped(bench: Bench, name: str, asked: tuple[int, int], seed: int, aimed: 
         bench.observer, "--budget", f"{cap}s", "--devices", str(slots), "--oversubscribe", "--report-every", "1s",
         "--seed", str(seed), "--out", study, *(("--families", "translation") if aimed else ()),
     )  # fmt: skip
-    search.until(lambda: (study / FILE).exists() and last_slot(study) >= 0)
+    search.until(lambda: (study / JOURNAL_FILE).exists() and last_slot(study) >= 0)
     stops: list[float] = []
     decoding = False
     while len(stops) < each and not _moment(bench, search, study, aimed):

@@ -20,7 +20,7 @@ from tests.tune.search.world import World
 from tests.tune.test_registry import CORE
 from tune import facts
 from tune import search_context as context_file
-from tune.backend.scheduler import why
+from tune.backend.scheduler import failure_reason
 from tune.display.console import budget_line
 from tune.registry import register
 from tune.reports import Report
@@ -230,8 +230,8 @@ def test_an_exception_is_called_that_and_a_death_a_death(text: str, its_own: boo
     """As Ray writes down what a trial ended with."""
     root = Path(__file__).resolve().parents[2]
     (tmp_path / "error.txt").write_text(text.replace("{root}", str(root)))
-    assert why(SimpleNamespace(error_file=str(tmp_path / "error.txt"))) == (its_own, said)  # type: ignore[arg-type]
-    assert why(SimpleNamespace(error_file=None)) == (False, "its process died: Ray lost it")  # type: ignore[arg-type]
+    assert failure_reason(SimpleNamespace(error_file=str(tmp_path / "error.txt"))) == (its_own, said)  # type: ignore[arg-type]
+    assert failure_reason(SimpleNamespace(error_file=None)) == (False, "its process died: Ray lost it")  # type: ignore[arg-type]
 
 
 def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tune.search.resume import close_what_a_kill_left_open, spent
 from tune.search.suggest import Suggester
 from tune.search_context import survey
 from tune.settings import Settings
-from tune.store.heartbeat import DRIVER, FOLDER, beat
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 from tune.store.journal import Journal
 from tune.store.mirror import MIRRORED
 
@@ -114,8 +114,8 @@ def test_of_a_mirrors_copy_what_is_left_is_what_going_on_finds_left(study: Study
     world = study(20)
     world.journal.note(devices={"slots": 2, "share": 1.0})
     folder, known = world.journal.folder, prospects(asked(world)).spent
-    (folder / FOLDER).mkdir(exist_ok=True)
-    beat(folder, DRIVER, 0, world.now + 40.0, MIRRORED)
+    (folder / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
+    write_heartbeat(folder, DRIVER, 0, world.now + 40.0, MIRRORED)
     told = prospects(asked(world)).spent
     assert known + 40.0 < told == prospects(asked(world)).spent
     world.journal.close()

@@ -33,7 +33,7 @@ from tune.recipe import (
 from tune.reports import EPOCHS_AS_NEW
 from tune.search.engine import Engine
 from tune.search.forecast import Progress
-from tune.search.policy import Finish, Left, Promote
+from tune.search.policy import BudgetLeft, Finish, Promote
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search_context import DEAREST_SHARE, measured_prices, survey
 from tune.search_context import LEAST_STEPS as LEAST_TIMED
@@ -251,7 +251,7 @@ def test_of_a_search_that_suggests_who_leads_is_the_priors_too(
             at = Progress(size=1e5 if trial == "small" else 2e5, tokens=1e6 * 2**rung, seconds=10.0 * 2**rung)
             family.policy.reported(trial, rung, 3.0 + above - 0.5 * rung, progress=at)
     family.policy.more = False
-    move = family.policy.decide(Left(seconds=500.0, slots=1, running=0))
+    move = family.policy.decide(BudgetLeft(seconds=500.0, slots=1, running=0))
     assert isinstance(move, Promote | Finish) and move.trial == leader
     journal.close()
 
@@ -278,7 +278,7 @@ def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
 def test_what_earlier_studies_suggest_is_no_larger_than_the_text_allows(
     asked: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tune.search_context.suited", lambda *_: 1e12)
+    monkeypatch.setattr("tune.search_context.suggested_model_size", lambda *_: 1e12)
     context = survey(asked, CORE)
     tokens = context.data["nanogpt"].training_tokens
     assert context.recipes["nanogpt"].weights == most_weights("nanogpt", tokens)

@@ -17,7 +17,7 @@ from tests.tune.search.world import LIMIT, World
 from tune.reports import LOOKS, SPLITS, TIE, Evaluation, Lowest, Report, from_row, journal_row, merge, to_row
 from tune.search.engine import Engine
 from tune.search.resume import events
-from tune.search.state import Agreed
+from tune.search.state import AgreedTerms
 from tune.store.journal import SCHEMA, Journal
 
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
@@ -124,7 +124,7 @@ def test_a_study_that_goes_on_hears_the_same_reports(tmp_path: Path, seed: int) 
     again = [
         (event["trial"], from_row(dict(event)))
         for event in events(world.journal)
-        if not isinstance(event, Agreed) and event["action"] is None
+        if not isinstance(event, AgreedTerms) and event["action"] is None
     ]
     assert {report.ended for _, report in told.reports} >= {"rung", "final", "diverged"} and again == told.reports
 

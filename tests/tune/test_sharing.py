@@ -17,7 +17,7 @@ from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import SHARES, World
 from tune import cli
 from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices
-from tune.display.panel import look
+from tune.display.panel import read_study_view
 from tune.flags import AUTO
 from tune.search_context import survey
 from tune.settings import Settings
@@ -67,7 +67,7 @@ def test_the_live_view_knows_the_account(tmp_path: Path) -> None:
     for reports in (0, 5, 40):
         shared.run(reports)
         ledger = shared.accounting.ledger
-        view = look(connect(tmp_path), SHARES, cap=CAP, now=shared.now)
+        view = read_study_view(connect(tmp_path), SHARES, cap=CAP, now=shared.now)
         assert view.spent == pytest.approx(ledger.spent, abs=0.01)
         assert view.reserved == pytest.approx(ledger.reserved, abs=1)
         assert not view.slots or view.seconds_to_end == pytest.approx(

@@ -25,7 +25,7 @@ from tests.tune.search.world import World
 from tune import winners as samples_file
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
-from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
 from tune.study import run_study
 from tune.winners import UNCHARGED_SECONDS, Winner, last_lines, spending_lines, taken, winners, write_samples
 
@@ -228,11 +228,11 @@ def test_decoding_ends_before_the_deadline_and_after_it_nothing_is_decoded(slow:
 def test_killed_while_a_winner_writes_it_is_charged_to_its_last_sign_of_life(slow: Slow, tmp_path: Path) -> None:
     """What a kill leaves is the study's folder as it is at that moment."""
     left, world = tmp_path / "left", slow.world
-    (tmp_path / "study" / FOLDER).mkdir()
+    (tmp_path / "study" / HEARTBEAT_FOLDER).mkdir()
 
     def killed() -> None:
         if world.now > 4 and not left.exists():
-            beat(tmp_path / "study", DRIVER, 0, 4.2)
+            write_heartbeat(tmp_path / "study", DRIVER, 0, 4.2)
             shutil.copytree(tmp_path / "study", left)
 
     slow.seconds, slow.stepped = 0.7, [killed]
@@ -248,7 +248,7 @@ def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
 ) -> None:
     def write(found: object, engine: Engine, data: object, kind: str) -> dict[str, Score]:
         now, patience = engine.accounting.clock(), time.monotonic() + 300
-        while (at := last.at if (last := last_beat(engine.accounting.journal.folder, DRIVER)) else 0.0) < now:
+        while (at := last.at if (last := read_heartbeat(engine.accounting.journal.folder, DRIVER)) else 0.0) < now:
             assert time.monotonic() < patience, "the driver gives no sign of life"
             time.sleep(0.01)
         beats.append(at)

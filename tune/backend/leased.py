@@ -23,13 +23,13 @@ from tune.store.heartbeat import (
     WORKING,
     Driver,
     DriverWatch,
-    Heart,
-    beat,
-    boot,
-    end_within,
-    last_beat,
-    live_on,
-    opened_here,
+    HeartbeatThread,
+    cancel_exit_timer,
+    machine_boot_id,
+    opened_monotonic,
+    read_heartbeat,
+    set_exit_timer,
+    write_heartbeat,
 )
 
 STOP_FILE = "stop"
@@ -94,34 +94,34 @@ class LeasedTrial(ray.tune.Trainable):
         self._driver = DriverWatch(place.driver, place.folder)
         self._trains, self._turn = False, threading.Lock()
         opened = self._take(config)
-        Heart(self._live).start()
+        HeartbeatThread(self._live).start()
         return opened
 
     def _take(self, config: dict[str, Any]) -> float:
         """Take a lease, and give its first sign of life; return when it was opened, by this machine's monotonic
         clock."""
         assignment = self._assignment = config["assignment"]
-        opened = opened_here(self._place.folder, assignment["opened"], **config["opened"])
+        opened = opened_monotonic(self._place.folder, assignment["opened"], **config["opened"])
         ends = opened + assignment["seconds"]
         with self._turn:
             ahead = assignment["opened"] - opened
             self._life = HeldLease(trial=assignment["trial"], lease=assignment["lease"], ends=ends + ahead, ahead=ahead)
-            end_within(ends + GRACE_SECONDS - time.monotonic())
+            set_exit_timer(ends + GRACE_SECONDS - time.monotonic())
             with suppress(OSError):
-                beat(self._place.folder, self._life.trial, self._life.lease, self._life.now())
+                write_heartbeat(self._place.folder, self._life.trial, self._life.lease, self._life.now())
         return opened
 
     def _rest(self) -> None:
         """Note that the lease has ended with its last report: from now on the process waits for the driver."""
         with self._turn:
             self._life = dataclasses.replace(self._life, idle_since=self._life.now())
-            live_on()
+            cancel_exit_timer()
 
     def _should_stop(self) -> bool:
         return (self._place.folder / STOP_FILE).exists() or not self._driver.alive()
 
     def _live(self) -> float:
-        """Give a sign of life; return the seconds until this process ends itself: Heart calls again by then.
+        """Give a sign of life; return the seconds until this process ends itself: the thread calls again by then.
 
         It ends itself here if nobody is to hear more of it: its lease is over, or it has none and the driver is silent,
         both after their graces; or the driver is gone, once training is closed and kept.
@@ -133,7 +133,7 @@ class LeasedTrial(ray.tune.Trainable):
             why = WORKING if self._trains else IDLE
             try:
                 if not self._has_next(life):
-                    beat(self._place.folder, life.trial, life.lease, now, ended=why if over else None)
+                    write_heartbeat(self._place.folder, life.trial, life.lease, now, ended=why if over else None)
             finally:
                 if over:
                     with suppress(Exception):
@@ -148,13 +148,13 @@ class LeasedTrial(ray.tune.Trainable):
         """Return when this process ends itself if it hears nothing, on the study's clock."""
         if life.idle_since is None:
             return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
-        driver = last_beat(self._place.folder, DRIVER)
-        if self._place.driver.boot != boot() and (driver is None or driver.at == driver.said):
+        driver = read_heartbeat(self._place.folder, DRIVER)
+        if self._place.driver.boot != machine_boot_id() and (driver is None or driver.at == driver.said):
             return math.inf  # a silence may be the network's
         return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 
     def _has_next(self, life: HeldLease) -> bool:
         """Return whether the trial of this idle process has a lease elsewhere by now, whose signs of life must not be
         overwritten."""
-        last = last_beat(self._place.folder, life.trial) if life.idle_since is not None else None
+        last = read_heartbeat(self._place.folder, life.trial) if life.idle_since is not None else None
         return last is not None and last.lease > life.lease

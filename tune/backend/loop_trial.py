@@ -137,7 +137,7 @@ class LoopTrial(LeasedTrial):
                 return message
         self._end_process()
         heard = self._heard if self._told else self._opened
-        return forced(self._folder, self._told, time.monotonic() - heard)
+        return forced_end_report(self._folder, self._told, time.monotonic() - heard)
 
     def _hear(self, seconds: float) -> Mapping[str, Any] | None:
         """Return what the loop's process says within so many seconds; None: nothing. ConnectionError: it died."""
@@ -197,7 +197,7 @@ def report_of(told: Mapping[str, Any]) -> Report:
     )  # fmt: skip
 
 
-def forced(folder: Path, told: Mapping[str, Any] | None, lost: float) -> Report:
+def forced_end_report(folder: Path, told: Mapping[str, Any] | None, lost: float) -> Report:
     """Return the report of a loop that was ended by force. told: what it told last on this lease, None for nothing;
     folder: the trial's, with what of that is kept; lost: seconds since."""
     kept = newest(folder)

@@ -30,14 +30,14 @@ from tune.search.engine import HUNG, Engine
 from tune.search.resume import LONGEST_REASON, Newest
 from tune.search_space import precision_of
 from tune.store.accounting import Assignment
-from tune.store.heartbeat import boot, last_beat, still_there
+from tune.store.heartbeat import is_worker_alive, machine_boot_id, read_heartbeat
 
 log = logging.getLogger(__name__)
 
 NOT_STARTED = "its process had not started by the end of its lease"
 
 
-class Desk:
+class TuneBridge:
     """State shared by searcher, scheduler and callback: the engine, which of Ray's trials is which of ours, and how to
     find the checkpoint that a trial goes on from."""
 
@@ -67,7 +67,7 @@ class Desk:
         the peak FLOP/s of its device, where that is known."""
         accounting = self.engine.accounting
         age = accounting.clock() - assignment.opened
-        opened = {"boot": boot(), "monotonic": time.monotonic() - age}
+        opened = {"boot": machine_boot_id(), "monotonic": time.monotonic() - age}
         peak = accounting.peak_flops.get(precision_of(assignment.config))
         return {"assignment": dataclasses.asdict(assignment), "opened": opened, "peak_flops": peak}
 
@@ -75,7 +75,7 @@ class Desk:
 class AdmittingSearcher(Searcher):
     """Searcher that hands a trial to Ray only when a slot is free and its lease is reserved."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: TuneBridge) -> None:
         super().__init__(metric="report", mode="min")
         self._desk = desk
 
@@ -104,7 +104,7 @@ class AdmittingSearcher(Searcher):
 class BudgetScheduler(FIFOScheduler):
     """Scheduler that pauses a trial at the end of each lease, and chooses those that the engine gave their next one."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: TuneBridge) -> None:
         super().__init__()
         self._desk = desk
         self.controller: Any = None
@@ -116,11 +116,11 @@ class BudgetScheduler(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Tell the engine, and pause the trial if its lease is over; its process stays warm for the next one, unless
         the engine ends it, as after running out of memory."""
-        self._desk.killed.pop(name_of(trial), None)
+        self._desk.killed.pop(study_trial_name(trial), None)
         with self._desk.failing():
             if "refused" in result:
                 raise OSError(*result["refused"])
-            engine, name = self._desk.engine, name_of(trial)
+            engine, name = self._desk.engine, study_trial_name(trial)
             told = "report" in result
             afterwards = engine.report(name, from_row(json.loads(result["report"]))) if told else engine.ran_out(name)
         if afterwards == "goes on":
@@ -143,12 +143,12 @@ class BudgetScheduler(FIFOScheduler):
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Tell the engine that a trial raised an exception, or that its process died. If it goes on, it does so as a
         new trial of Ray's."""
-        name = name_of(trial)
+        name = study_trial_name(trial)
         self._desk.known.pop(name, None)
         engine = self._desk.engine
         if name in engine.running:
             with self._desk.failing():
-                killed, (its_own, reason) = self._desk.killed.pop(name, None), why(trial)
+                killed, (its_own, reason) = self._desk.killed.pop(name, None), failure_reason(trial)
                 (engine.raised if its_own and not killed else engine.died)(name, f"error: {killed or reason}")
                 folder = engine.accounting.journal.folder / "checkpoints" / name
                 engine.trials[name].take_up(self._desk.newest(folder, undecayed=False))
@@ -186,7 +186,7 @@ class BudgetScheduler(FIFOScheduler):
 class SlotKeeper(Callback):
     """Callback that ends the processes of slots that were handed back, and of trials that outstay their lease."""
 
-    def __init__(self, desk: Desk, scheduler: BudgetScheduler, slots: int) -> None:
+    def __init__(self, desk: TuneBridge, scheduler: BudgetScheduler, slots: int) -> None:
         self._desk, self._scheduler, self._slots = desk, scheduler, slots
         self._kept: set[Any] = set()
 
@@ -222,8 +222,8 @@ class SlotKeeper(Callback):
         if live is None:
             return False
         ray.kill(live[0])
-        beat = last_beat(self._desk.engine.accounting.journal.folder, name_of(trial))
-        if started and beat is not None and still_there(beat):
+        beat = read_heartbeat(self._desk.engine.accounting.journal.folder, study_trial_name(trial))
+        if started and beat is not None and is_worker_alive(beat):
             os.kill(beat.pid, signal.SIGKILL)
         return True
 
@@ -264,7 +264,7 @@ def end_process(controller: Any, process: Any) -> None:
     controller._actor_manager.remove_actor(process, kill=True)
 
 
-def why(trial: Trial) -> tuple[bool, str]:
+def failure_reason(trial: Trial) -> tuple[bool, str]:
     """Return whether a trial raised an exception, else its process died; and the reason on one short line."""
     trace = Path(trial.error_file).read_text(encoding="utf-8", errors="replace") if trial.error_file else ""
     found = told(trace)
@@ -275,6 +275,6 @@ def why(trial: Trial) -> tuple[bool, str]:
     return True, f"its {function} raised {line}" if function else f"it raised {line}"
 
 
-def name_of(trial: Trial) -> str:
+def study_trial_name(trial: Trial) -> str:
     """Return our name of one of Ray's trials."""
     return str(trial.config["assignment"]["trial"])

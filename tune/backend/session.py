@@ -24,7 +24,7 @@ import ray._private.utils
 import ray.tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
+from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, SlotKeeper, TuneBridge
 from tune.devices import Devices, about, cores_of_trial
 from tune.errors import ROOT, UserError
 from tune.flags import invalid
@@ -60,7 +60,7 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
     with private_folder() as folder:
         try:
             preloaded = preloading(folder / "ready", cpus if preload else 0)
-            with sigterm_left_alone(), without_helpers(), in_time(), preloaded:
+            with sigterm_left_alone(), without_helpers(), timeout_as_user_error(), preloaded:
                 ray.init(
                     address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
                     configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
@@ -72,7 +72,7 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
 
 
 @contextmanager
-def in_time() -> Iterator[None]:
+def timeout_as_user_error() -> Iterator[None]:
     """Report a start that timed out. UserError: Ray gave up on its own processes, for which it waits half a minute."""
     try:
         yield
@@ -89,7 +89,7 @@ def read_environment() -> None:
 
 
 @contextmanager
-def replaced(owner: Any, others: Mapping[str, Any]) -> Iterator[None]:
+def patch_attributes(owner: Any, others: Mapping[str, Any]) -> Iterator[None]:
     """Replace these attributes of a module or class inside the `with`."""
     kept = {name: getattr(owner, name) for name in others}
     for name, other in others.items():
@@ -106,9 +106,12 @@ def sigterm_left_alone() -> Iterator[None]:
     """Keep SIGTERM for this process: Ray would install its own handler when it starts, in Python and once more in C++,
     and end this process by it. Ray's processes get a group of their own: `timeout` signals all of ours, and without
     Ray's no search ends in order."""
-    handler = replaced(ray._private.utils, {"set_sigterm_handler": lambda handler: None})
+    handler = patch_attributes(ray._private.utils, {"set_sigterm_handler": lambda handler: None})
     try:
-        with handler, replaced(ray._private.services, {"ConsolePopen": partial(subprocess.Popen, process_group=0)}):
+        with (
+            handler,
+            patch_attributes(ray._private.services, {"ConsolePopen": partial(subprocess.Popen, process_group=0)}),
+        ):
             yield
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -123,7 +126,7 @@ def without_helpers() -> AbstractContextManager[None]:
     """Keep Ray from starting an autoscaler, a log monitor and the server of a dashboard that is off, and from waiting
     for the last: half a second of a core each before the first trial, and some more in each minute after it."""
     node = ray._private.node.Node
-    return replaced(node, {name: lambda self, **how: None for name in HELPERS if hasattr(node, name)})
+    return patch_attributes(node, {name: lambda self, **how: None for name in HELPERS if hasattr(node, name)})
 
 
 ENVIRONMENT = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
@@ -136,7 +139,7 @@ def without_environment_of_tunes() -> AbstractContextManager[None]:
     environment; Tune adds a variable or two, which none of these workers has, so that another would be started at the
     first lease's expense."""
     cache = sys.modules.get("ray.tune.execution.class_cache")
-    return replaced(cache, {name: type(getattr(cache, name))() for name in ENVIRONMENT if hasattr(cache, name)})
+    return patch_attributes(cache, {name: type(getattr(cache, name))() for name in ENVIRONMENT if hasattr(cache, name)})
 
 
 PRELOAD_SECONDS, LOOK_SECONDS = 15.0, 0.05
@@ -191,7 +194,7 @@ def run_trials(
 ) -> None:
     """Let Ray Tune run trials until the engine has handed back every slot. trained: class of their processes, each of
     which is given `given` once; needs: resources of Ray's that each takes."""
-    desk, slots = Desk(engine, newest), engine.slots.most
+    desk, slots = TuneBridge(engine, newest), engine.slots.most
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     # else it warns that trials wrote none of Tune's files
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)
@@ -227,19 +230,19 @@ ANSWER_SECONDS = 120.0
 import torch, on a machine that may be busy."""
 REACHED_SECONDS = 1.0
 """Seconds in which a node must accept a connection, else it counts as lost."""
-CODE = [str(ROOT / name) for name in ("tune", "model")]
+SENT_PACKAGES = [str(ROOT / name) for name in ("tune", "model")]
 """Packages that are sent to the nodes."""
-KINDS = {"cuda": "GPU", "cpu": "CPU"}
+RAY_RESOURCES = {"cuda": "GPU", "cpu": "CPU"}
 
 
 @contextmanager
-def joined(address: str) -> Iterator[None]:
+def join_cluster(address: str) -> Iterator[None]:
     """Connect as a driver to the cluster at HOST:PORT, with this code on each node. UserError: it does not answer in
     time."""
     check_answers(address)
     read_environment()
     ray.init(
-        address=address, runtime_env={"py_modules": CODE}, log_to_driver=False, configure_logging=False,
+        address=address, runtime_env={"py_modules": SENT_PACKAGES}, log_to_driver=False, configure_logging=False,
         logging_level=logging.WARNING,
     )  # fmt: skip
     try:
@@ -268,12 +271,12 @@ def cluster_devices(settings: Settings) -> Devices:
     """Return the GPUs of all nodes, or their CPUs where there are none. UserError: there are not as many as asked for,
     no node has a trial's cores, or a node is silent."""
     kind = "cuda" if capacity("cuda") else "cpu"
-    there = [node for node in nodes() if node["Resources"].get(KINDS[kind])]
-    told = on_each(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
+    there = [node for node in nodes() if node["Resources"].get(RAY_RESOURCES[kind])]
+    told = run_on_nodes(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
     first, *others = told.values()
     cores_each = cores_of_trial(settings, kind, capacity(kind))
     if not capacity(kind, cores_each):
-        most = max(int(node["Resources"][KINDS[kind]]) for node in there)
+        most = max(int(node["Resources"][RAY_RESOURCES[kind]]) for node in there)
         raise invalid("cores_per_trial", f"'{cores_each}' is more than any node has: write at most {most}")
     return Devices(
         kind=kind, count=settings.slots(cores_each * capacity(kind, cores_each)), cores=capacity("cpu"),
@@ -293,7 +296,7 @@ def check_folder(folder: Path) -> None:
         token = secrets.token_hex(8)
         file.write(token)
         file.flush()
-        blind = [host for host, text in on_each(nodes(), read, file.name).items() if text != token]
+        blind = [host for host, text in run_on_nodes(nodes(), read, file.name).items() if text != token]
     if blind:
         rule = "a study's folder lies on a disk that all nodes mount under one name"
         raise invalid("out", f"'{folder}' is not seen from {', '.join(blind)}: {rule}; name such a place")
@@ -309,10 +312,10 @@ def read(path: str) -> str | None:
 
 def nodes() -> list[dict[str, Any]]:
     """Return the nodes that live and can be reached: Ray notices that one is lost only after several health checks."""
-    return [node for node in ray.nodes() if node["Alive"] and reached(node)]
+    return [node for node in ray.nodes() if node["Alive"] and is_reachable(node)]
 
 
-def reached(node: dict[str, Any]) -> bool:
+def is_reachable(node: dict[str, Any]) -> bool:
     """Return whether a node's Ray still listens."""
     try:
         place = node["NodeManagerAddress"], node["NodeManagerPort"]
@@ -324,10 +327,12 @@ def reached(node: dict[str, Any]) -> bool:
 
 def capacity(kind: str, each: int = 1) -> int:
     """Return how many devices of a kind all living nodes have; or how many groups of `each` that lie on one node."""
-    return sum(int(node["Resources"].get(KINDS[kind], 0)) // each for node in nodes())
+    return sum(int(node["Resources"].get(RAY_RESOURCES[kind], 0)) // each for node in nodes())
 
 
-def on_each(there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any, **needs: Any) -> dict[str, Any]:
+def run_on_nodes(
+    there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any, **needs: Any
+) -> dict[str, Any]:
     """Return what a function returns on each of these nodes, by the node's name and address. UserError: one is
     silent."""
     remote = ray.remote(function)

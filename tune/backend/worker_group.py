@@ -28,7 +28,7 @@ from model.training.ddp import ranks
 from model.training.memory import prepare_process
 from tune.errors import UserError
 from tune.store.accounting import Hold
-from tune.store.heartbeat import GRACE_SECONDS, end_within, opened_here
+from tune.store.heartbeat import GRACE_SECONDS, opened_monotonic, set_exit_timer
 
 LOOK_SECONDS = 0.02
 """Seconds between two looks of the first rank at the desk, while it has nothing to do."""
@@ -80,7 +80,7 @@ Work = Callable[[TaskContext, dict[str, Any]], Iterator[Message]]
 cannot be done."""
 
 
-class Desk:
+class TaskMailbox:
     """The task that is to be done, which stays until its row arrives, and the messages about it."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Desk:
 
 
 @dataclass(frozen=True)
-class RemoteLine:
+class RemoteMailbox:
     """A rank's access to the desk, which is an actor of Ray's."""
 
     desk: Any
@@ -117,14 +117,14 @@ class RemoteLine:
         ray.get(self.desk.say.remote(said))
 
 
-def new_desk() -> tuple[Any, RemoteLine]:
+def start_mailbox() -> tuple[Any, RemoteMailbox]:
     """Return a desk as an actor, and the access to it."""
-    desk = ray.remote(num_cpus=0)(Desk).remote()
-    return desk, RemoteLine(desk)
+    desk = ray.remote(num_cpus=0)(TaskMailbox).remote()
+    return desk, RemoteMailbox(desk)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Orders:
+class RankSetup:
     """What each process of a group is told when it starts.
 
     data: a reference into the object store; folder: the study's, of checkpoints, in which each trial has its own;
@@ -133,7 +133,7 @@ class Orders:
     """
 
     work: Work
-    line: RemoteLine
+    line: RemoteMailbox
     config: Config
     data: Any
     folder: Path
@@ -141,14 +141,14 @@ class Orders:
     ends: Mapping[str, Any] | None = None
 
 
-DISMISSED = Task(asked={"dismissed": True}, trial="", seconds=0.0)
+STOP_TASK = Task(asked={"dismissed": True}, trial="", seconds=0.0)
 
 
-def serve(orders: Orders) -> None:
+def run_rank(orders: RankSetup) -> None:
     """Run one rank: task after task, but no longer than its hold; after the grace the system ends it."""
-    ends = math.inf if orders.ends is None else opened_here(orders.folder.parent, **orders.ends)
+    ends = math.inf if orders.ends is None else opened_monotonic(orders.folder.parent, **orders.ends)
     if orders.ends is not None:
-        end_within(ends + GRACE_SECONDS - time.monotonic())
+        set_exit_timer(ends + GRACE_SECONDS - time.monotonic())
     for name, family in orders.families.items():
         register_family(name, family)
     prepare_process(1)
@@ -157,7 +157,7 @@ def serve(orders: Orders) -> None:
     first = ray.train.get_context().get_world_rank() == 0
     say = orders.line.say if first else lambda said: None
     say(None)
-    while (task := _next_task(orders.line, first, ends)) != DISMISSED:
+    while (task := _next_task(orders.line, first, ends)) != STOP_TASK:
         over = min(ends, time.monotonic() + task.seconds)
         try:
             config = replace(orders.config, **task.changes)
@@ -168,12 +168,12 @@ def serve(orders: Orders) -> None:
             say(Message(what="steps", row={"skipped": str(error)}))
 
 
-def _next_task(line: RemoteLine, first: bool, ends: float) -> Task:
+def _next_task(line: RemoteMailbox, first: bool, ends: float) -> Task:
     """Return the first rank's next task on all ranks; DISMISSED towards the end of the hold, so that all end in
     time."""
     found: list[Any] = [None]
     while first and found[0] is None:
-        found[0] = line.task() if time.monotonic() < ends - SHUTDOWN_SECONDS else DISMISSED
+        found[0] = line.task() if time.monotonic() < ends - SHUTDOWN_SECONDS else STOP_TASK
         if found[0] is None:
             time.sleep(LOOK_SECONDS)
     if ranks() > 1:
@@ -205,7 +205,7 @@ class WorkerGroup:
     """
 
     count: int
-    orders: Orders
+    orders: RankSetup
     desk: Any
     gpus: float
     hold: Hold
@@ -234,7 +234,7 @@ class WorkerGroup:
 
     def dismiss(self) -> None:
         """Let the processes end. LeaseOver: they do not in time."""
-        self._lay(DISMISSED)
+        self._lay(STOP_TASK)
         self._thread.join(self._patience)
         if self._thread.is_alive():
             raise LeaseOver
@@ -265,7 +265,7 @@ class WorkerGroup:
         with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
             try:
                 Trainer(
-                    serve,
+                    run_rank,
                     train_loop_config=self.orders,
                     scaling_config=ScalingConfig(
                         num_workers=self.count, use_gpu=bool(self.gpus), resources_per_worker=needs

@@ -20,7 +20,7 @@ from tune.curves.recorded import Supply
 from tune.search.family import with_margin
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.ladder import Ladder
-from tune.search.policy import HandBack, Left, Move, Policy, Promote, Start, Wait
+from tune.search.policy import BudgetLeft, HandBack, Move, Policy, Promote, Start, Wait
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2
 HYPERBAND_REDUCTION = 2
@@ -58,7 +58,7 @@ class Baseline(Policy):
 
     # --- called by the engine
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Go on with a trial that may, else begin a new one, as long as what is left pays for it."""
         for trial in self.going:
             if (rung := self._affordable(trial, self.decision[trial], left)) is not None:
@@ -156,7 +156,7 @@ class Baseline(Policy):
         standing.state, standing.goal = state, None
         return standing
 
-    def _begin(self, left: Left) -> Move:
+    def _begin(self, left: BudgetLeft) -> Move:
         if not self.supply.more and self.again():
             self.supply.begin_again()
         if not self.supply.more:
@@ -165,7 +165,7 @@ class Baseline(Policy):
             return HandBack("nothing is left for another")
         return Start("a slot is free")
 
-    def _affordable(self, trial: str, rung: int, left: Left) -> int | None:
+    def _affordable(self, trial: str, rung: int, left: BudgetLeft) -> int | None:
         """Return a rung on the way to this one whose lease is no more than a slot's even share of what is left, else
         the next one; None: that cannot be paid. A long reservation would leave nothing for the other slots, which are
         charged while idle."""
@@ -250,7 +250,7 @@ class RayHyperBand(Baseline):
             self._new.append(Stub(str(number)))
             self._scheduler.on_trial_add(self, self._new[-1])
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Go on with a trial that needs no pause, else with the one that the scheduler chooses."""
         if self.going:
             return super().decide(left)
@@ -351,7 +351,7 @@ class PromotionAsha(OwnLadder):
         self._rungs: dict[int, dict[str, float]] = {}
         self._parked: dict[int, set[str]] = {}
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Go on with a trial on its way to its next rung, else promote one, begin a new one, or take the best parked
         one."""
         if self.going:
@@ -391,7 +391,7 @@ class OneReport(Baseline):
         self._whole: float | None = None
         self._parked: dict[str, float] = {}
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Return a trial on its way to its end, else begin a new one while half of the cap lasts, else take the best
         that waits."""
         self._whole = left.seconds if self._whole is None else self._whole

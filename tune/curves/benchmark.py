@@ -16,7 +16,7 @@ from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.forecast import Favour
 from tune.search.front import hypervolume
-from tune.search.ladder import WALLS, Frame, Rules
+from tune.search.ladder import WALL_CLOCK_MULTIPLE, Frame, Rules
 from tune.search.outlook import Outlook
 from tune.search.policy import Policy
 from tune.search.simulator import Clock, Costs, Simulation
@@ -99,7 +99,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     """Run one search: the engine in virtual time, with its own policy or with a baseline in its place."""
     curves, cap, clock = diverging(cell.table.curves, settings.diverge, seed), cell.cap, Clock()
     deadline = settings.deadline.of(cap / cell.workers) if settings.deadline else math.inf
-    within = WALLS * cap / cell.workers if _ours(cell) and not settings.patient else math.inf
+    within = WALL_CLOCK_MULTIPLE * cap / cell.workers if _ours(cell) and not settings.patient else math.inf
     best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
     supply = Supply(
         curves, seed=seed, only=[best] if cell.scheduler == "oracle" else None,

@@ -21,7 +21,7 @@ from tune.reports import EPOCHS_AS_NEW, LARGEST_LOG, NEW_DROPOUT, WATCH_SHARE, L
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
-from tune.store.queries import lasting
+from tune.store.queries import lasting_reports_query
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Curve:
     decayed: in own mode, for each number of reports the loss of a training of that length that ends with a decay (NaN:
     not measured); averaged: losses of the average of the weights, one a report, where they were measured; report_every:
     steps between two reports; warm_up_steps: of the learning rate; family: of built-in models, "" where it is another;
-    tokens_per_step: trained on in a step; text_tokens: of the training split (0: not known). As a Course of the
+    tokens_per_step: trained on in a step; text_tokens: of the training split (0: not known). As a LearningCurve of the
     simulator it counts in steps; nothing is known of it beyond its last report.
     """
 
@@ -221,7 +221,7 @@ class Supply:
 TRIALS = """SELECT trial, family, config, parameters, state = 'finished', IFNULL(reason, '') LIKE 'diverged%'
     FROM trials WHERE trial NOT IN (SELECT trial FROM decisions WHERE action = 'confirm') ORDER BY trial"""
 REPORTS = f"""SELECT trial, training_seconds, valid_loss, memory_bytes
-    FROM ({lasting("valid_loss IS NOT NULL AND training_seconds > 0")}) ORDER BY report"""
+    FROM ({lasting_reports_query("valid_loss IS NOT NULL AND training_seconds > 0")}) ORDER BY report"""
 
 Point = tuple[float, float]
 

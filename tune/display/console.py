@@ -23,7 +23,7 @@ from tune.units import counted, duration_text, whole_text
 log = logging.getLogger(__name__)
 
 
-class Voice:
+class LineWriter:
     """Writer of lines to the real screen and to the log. show: how a line gets to the screen, which a display may
     replace."""
 
@@ -47,7 +47,7 @@ class Progress:
     """Line on what is under way: on a terminal always in one place, and out of the way of other lines; elsewhere now
     and then one more line, which the log has too."""
 
-    def __init__(self, voice: Voice, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, voice: LineWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._voice, self._clock, self._told = voice, clock, clock()
         self._in_place = voice.screen.isatty()
         if self._in_place:
@@ -68,7 +68,7 @@ class Progress:
 ERASE = "\r\x1b[K"
 
 
-class Outlived(io.FileIO):
+class ErrorIgnoringFile(io.FileIO):
     """The real screen, whose write errors are ignored: what a full disk or a pipe that nobody reads does not take, only
     the log has."""
 
@@ -81,16 +81,16 @@ class Outlived(io.FileIO):
 
 
 @contextmanager
-def screen_apart(path: Path) -> Iterator[Voice]:
+def redirect_output(path: Path) -> Iterator[LineWriter]:
     """Send this process's output, of C libraries and in a notebook too, and its log and warnings to the file at `path`.
 
-    Yields a Voice, which writes to the real screen and to that file; the file also has the traceback if an error ends
-    it.
+    Yields a LineWriter, which writes to the real screen and to that file; the file also has the traceback if an error
+    ends it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
-    real = io.BufferedWriter(Outlived(os.dup(1), "w"))
+    real = io.BufferedWriter(ErrorIgnoringFile(os.dup(1), "w"))
     with (
         path.open("a", encoding="utf-8", buffering=1) as file,
         io.TextIOWrapper(real, errors="backslashreplace", line_buffering=True) as screen,
@@ -104,7 +104,7 @@ def screen_apart(path: Path) -> Iterator[Voice]:
 
         try:
             with warnings.catch_warnings(), redirect_stdout(file), redirect_stderr(file):
-                yield Voice(screen, file)
+                yield LineWriter(screen, file)
         except BaseException:
             with suppress(OSError):
                 traceback.print_exc(file=file)
@@ -120,7 +120,7 @@ def screen_apart(path: Path) -> Iterator[Voice]:
 
 
 @contextmanager
-def last_word(line: str) -> Iterator[None]:
+def print_if_killed(line: str) -> Iterator[None]:
     """Print this line on stderr if this process ends inside without a word: by SIGKILL, or as Ray ends it from C++
     code.
 
@@ -137,7 +137,7 @@ def last_word(line: str) -> Iterator[None]:
 BUDGET_LINE_SECONDS = 30.0
 
 
-class Callback(Listener):
+class GuardedListener(Listener):
     """Wrapper of a user's listener: an error in it ends the listener, which is told in one line, and not the search."""
 
     def __init__(self, listener: Listener, write: Callable[[str], None]) -> None:

@@ -24,27 +24,28 @@ from rich.live import Live
 from rich.panel import Panel as Box
 from rich.text import Text
 
-from tune.display.console import Voice
+from tune.display.console import LineWriter
 from tune.reports import Metric
 from tune.search_space import label
 from tune.settings import Settings
 from tune.store.heartbeat import GRACE_SECONDS
-from tune.store.journal import SHARE, connect
+from tune.store.journal import SLOT_SHARE_SQL, connect
 from tune.store.queries import best_so_far, level_text
 from tune.units import duration_text
 
 SLOTS = f"""
-    SELECT TOTAL((IFNULL(closed, ?) - opened) * {SHARE}), TOTAL(closed IS NULL),
-           TOTAL((closed IS NULL) * {SHARE})
+    SELECT TOTAL((IFNULL(closed, ?) - opened) * {SLOT_SHARE_SQL}), TOTAL(closed IS NULL),
+           TOTAL((closed IS NULL) * {SLOT_SHARE_SQL})
     FROM slots"""
 LEASES = f"""
-    SELECT leases.trial, family, config, leases.rung, purpose, reserved - (? - leases.opened) * {SHARE} AS ahead,
-           {SHARE} AS share, train_loss, step_seconds
+    SELECT leases.trial, family, config, leases.rung, purpose,
+           reserved - (? - leases.opened) * {SLOT_SHARE_SQL} AS ahead, {SLOT_SHARE_SQL} AS share,
+           train_loss, step_seconds
     FROM leases JOIN trials USING (trial) JOIN slots USING (slot) LEFT JOIN reports ON report = (
         SELECT MAX(report) FROM reports WHERE reports.trial = leases.trial AND train_loss IS NOT NULL)
     WHERE leases.closed IS NULL ORDER BY leases.lease"""
 """Query of the leases in use, each with the last report of its trial that has a training loss."""
-DONE = {"finished": "finished", "failed": "error"}
+ENDED_WHY = {"finished": "finished", "failed": "error"}
 """Why a trial ended, by its state; trials that were stopped have a reason in the journal."""
 
 
@@ -61,7 +62,7 @@ class Best:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
+class RunningTrial:
     """Running trial. goal: such as `to rung 1`; left: seconds to the end of its lease; loss, step_seconds: None before
     the first report."""
 
@@ -77,7 +78,7 @@ class Running:
 class FamilyView:
     """A family's trials. paused: how many; ended: how many for which reason."""
 
-    running: Sequence[Running]
+    running: Sequence[RunningTrial]
     paused: int
     ended: dict[str, int]
     best: Best | None
@@ -109,7 +110,7 @@ class View:
         return max(0.0, min((self.cap - self.spent) / self.rate, self.wall))
 
 
-def look(
+def read_study_view(
     journal: sqlite3.Connection,
     families: Iterable[str],
     *,
@@ -133,7 +134,7 @@ def look(
                 }.values()),
                 paused=sum(row["family"] == name and row["state"] == "paused" for row in trials),
                 ended=dict(Counter(
-                    DONE.get(row["state"], str(row["reason"]).partition(":")[0])
+                    ENDED_WHY.get(row["state"], str(row["reason"]).partition(":")[0])
                     for row in trials if row["family"] == name and row["state"] not in ("running", "paused")
                 )),
                 best=_best(journal, best[name], metric) if name in best else None,
@@ -143,8 +144,8 @@ def look(
     )  # fmt: skip
 
 
-def _running(lease: sqlite3.Row) -> Running:
-    return Running(
+def _running(lease: sqlite3.Row) -> RunningTrial:
+    return RunningTrial(
         trial=lease["trial"], config=label(json.loads(lease["config"])), goal=_goal(lease),
         left=max(0.0, lease["ahead"] / lease["share"]), loss=lease["train_loss"], step_seconds=lease["step_seconds"],
     )  # fmt: skip
@@ -226,7 +227,7 @@ def _counts(name: str, family: FamilyView) -> Text:
     return Text.assemble((name, "bold"), f" {counts}, ended: {ended}" if begun else " no trial yet")
 
 
-def _running_lines(running: Sequence[Running]) -> Iterator[str]:
+def _running_lines(running: Sequence[RunningTrial]) -> Iterator[str]:
     """Yield a line for each trial: `t003 d96 h8 l2 p0 bf16 to rung 1: loss 2.255, 31.2 steps/s, 12s left`."""
     shown = running[:MOST_RUNNING]
     for each in shown:
@@ -255,8 +256,8 @@ PANEL_SHARE = 0.05
 
 
 @contextmanager
-def displayed(
-    voice: Voice,
+def show_live_panel(
+    voice: LineWriter,
     study: Path,
     settings: Settings,
     clock: Callable[[], float],
@@ -294,7 +295,7 @@ def displayed(
             with closing(connect(study)) as journal, canvas.live:
                 while not over.wait(wait):
                     began = time.monotonic()
-                    view = look(journal, families, cap=cap, now=clock(), wall=wall_left(), metric=metric)
+                    view = read_study_view(journal, families, cap=cap, now=clock(), wall=wall_left(), metric=metric)
                     canvas.draw(Panel(view, study.name), lines())
                     wait = max(REFRESH_SECONDS, (time.monotonic() - began) / PANEL_SHARE)
         finally:
@@ -314,7 +315,7 @@ def displayed(
 class Terminal:
     """Draws the panel on a terminal, below the lines; it goes away at the end. live: context in which it is there."""
 
-    def __init__(self, voice: Voice, console: Console) -> None:
+    def __init__(self, voice: LineWriter, console: Console) -> None:
         self._screen, self._console = voice.screen, console
         self.live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False

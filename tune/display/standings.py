@@ -37,7 +37,7 @@ def levels(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def table(rows: Sequence[Row]) -> str:
+def ranking_table(rows: Sequence[Row]) -> str:
     """Return one family's ranking by the quotient as Markdown. Failed trials stand last, in a table of their own."""
     ranked = [
         (
@@ -51,7 +51,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n\n".join([_top(columns, ranked), *_broken(rows)])
 
 
-def own_table(rows: Sequence[Row], metric: Metric) -> str:
+def loop_ranking_table(rows: Sequence[Row], metric: Metric) -> str:
     """Return the ranking of a user's loop as Markdown: its metric, and the other numbers that it reported then."""
     ranked = [row for row in rows if row["loss"] is not None]
     told = [json.loads(row["numbers"] or "{}") for row in ranked]
@@ -78,7 +78,7 @@ def _top(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return markdown(Table(title="", columns=columns, rows=rows[:TOP], note=more))
 
 
-def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
+def draw_front(family: str, rows: Sequence[Row]) -> Summary.Value:
     """Draw size against perplexity: each sound trial at its furthest level, and the front of the furthest level of
     all."""
     from matplotlib.figure import Figure

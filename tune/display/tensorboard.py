@@ -33,12 +33,12 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import custom_scalars
 
 from model.training.evaluation import Score
-from tune.display.standings import own_table, picture, table
+from tune.display.standings import draw_front, loop_ranking_table, ranking_table
 from tune.reports import Metric, Report, to_row
 from tune.search.engine import GIVE_UP, RETRY, Engine, Listener
 from tune.search_space import Dimensions, label
 from tune.settings import Settings
-from tune.store.journal import SHARE, Journal, Stopwatch
+from tune.store.journal import SLOT_SHARE_SQL, Journal, Stopwatch
 from tune.store.queries import best_so_far, ranking
 from tune.system import System
 
@@ -111,7 +111,7 @@ def metrics_of(metric: Metric | None) -> dict[str, str]:
     return {f"{REPORTED}{metric.name}": metric.name} | own
 
 
-def number_of(reason: str) -> int:
+def reason_number(reason: str) -> int:
     """Return the number of the reason for which a trial was ended; the journal's text may go on after the word."""
     return next((number for word, number in REASONS.items() if reason.startswith(word)), REASONS["error"])
 
@@ -123,7 +123,7 @@ def names_of(dimensions: Iterable[str]) -> dict[str, str]:
     return {name: f"{place:0{width}} {name}" for place, name in enumerate(names, 1)}
 
 
-def columns(dimensions: Dimensions, families: Iterable[str], metric: Metric | None = None) -> Summary.Value:
+def hparams_columns(dimensions: Dimensions, families: Iterable[str], metric: Metric | None = None) -> Summary.Value:
     """Return the record of HParams that says which columns there are; once a study, in any of its runs."""
     infos, names = [], names_of(dimensions)
     for name, values in {"family": tuple(families), **dimensions}.items():
@@ -134,7 +134,7 @@ def columns(dimensions: Dimensions, families: Iterable[str], metric: Metric | No
     return _record(metadata.EXPERIMENT_TAG, experiment=Experiment(hparam_infos=infos, metric_infos=metrics))
 
 
-def begun_row(dimensions: Iterable[str], family: str, config: Mapping[str, Any]) -> Summary.Value:
+def hparams_start(dimensions: Iterable[str], family: str, config: Mapping[str, Any]) -> Summary.Value:
     """Return a trial's row of HParams, which it has from its start on; a dimension that its family does not have stays
     empty."""
     start, names = SessionStartInfo(start_time_secs=time.time()), names_of(dimensions)
@@ -147,7 +147,7 @@ def begun_row(dimensions: Iterable[str], family: str, config: Mapping[str, Any])
     return _record(metadata.SESSION_START_INFO_TAG, session_start_info=start)
 
 
-def ended_row(reason: str) -> Summary.Value:
+def hparams_end(reason: str) -> Summary.Value:
     """Return the record of HParams of a trial that ended, by whose status its row can be filtered."""
     status = STATUS_SUCCESS if reason.startswith((END, "price")) else STATUS_FAILURE
     end = SessionEndInfo(status=status, end_time_secs=time.time())
@@ -204,14 +204,14 @@ class TrialRun:
 
     def decided(self, action: str, reason: str, now: float) -> None:
         """Write a decision about the trial. now: on the study's clock."""
-        ended = number_of(reason) if action == "stop" else 0
+        ended = reason_number(reason) if action == "stop" else 0
         values = [scalar(DEVICE_SECONDS, self._device_seconds(now))]
         if action != GIVE_UP:  # which changes nothing about the trial
             values.append(scalar(ENDED, ended))
         said = text_pb("decisions", f"**{action}**: {reason}").value
         self._file.add(*values, *said, step=self._tokens)
         if ended:
-            self._file.add(ended_row(reason), step=self._tokens)
+            self._file.add(hparams_end(reason), step=self._tokens)
 
     def reported(self, report: Report, now: float) -> None:
         """Write a report. now: on the study's clock."""
@@ -231,7 +231,7 @@ class TrialRun:
             values[ENDED] = REASONS[END]
         self._file.add(*(scalar(tag, value) for tag, value in values.items()), step=self._tokens)
         if report.final:
-            self._file.add(ended_row(END), step=self._tokens)
+            self._file.add(hparams_end(END), step=self._tokens)
 
     def translated(self, score: Score) -> None:
         """Write how well the trial translates, after its end."""
@@ -239,7 +239,7 @@ class TrialRun:
 
     def _device_seconds(self, now: float) -> float:
         query = f"""
-            SELECT TOTAL(IFNULL(charged, (? - leases.opened) * {SHARE})) AS seconds
+            SELECT TOTAL(IFNULL(charged, (? - leases.opened) * {SLOT_SHARE_SQL})) AS seconds
             FROM leases JOIN slots USING (slot) WHERE trial = ?"""
         return float(self._journal.rows(query, now, self._trial)[0]["seconds"])
 
@@ -271,7 +271,7 @@ class LedgerRun:
         said = "\n".join(f"| {name} | `{value}` |" for name, value in settings.stored().items())
         about = text_pb("settings", f"{AXIS}\n\n| setting | value |\n|---|---|\n{said}").value
         layout = custom_scalars(charts(list(settings.families), metric)).value
-        self._file.add(*about, *layout, columns(dimensions, settings.families, metric), step=0)
+        self._file.add(*about, *layout, hparams_columns(dimensions, settings.families, metric), step=0)
 
     def write(self, engine: Engine) -> None:
         """Write the account as it stands."""
@@ -335,8 +335,8 @@ class LedgerRun:
         began = time.process_time()
         rows = [row for row in ranking(self._journal, by="quotient") if row["family"] == family]
         has_front = self._metric is None and any(row["level"] is not None for row in rows)
-        drawn = [picture(family, rows)] if has_front else []
-        text = table(rows) if self._metric is None else own_table(rows, self._metric)
+        drawn = [draw_front(family, rows)] if has_front else []
+        text = ranking_table(rows) if self._metric is None else loop_ranking_table(rows, self._metric)
         self._file.add(*drawn, *text_pb(f"ranking/{family}", text).value, step=step)
         self._picture_price = time.process_time() - began
         self._drawing += self._picture_price
@@ -415,7 +415,7 @@ class TensorBoard(Listener):
         """Return the run of a trial; a new one begins with its row of HParams."""
         if trial not in self._trials:
             record = engine.trials[trial]
-            begun = begun_row(self._dimensions, record.family, record.config)
+            begun = hparams_start(self._dimensions, record.family, record.config)
             name = f"{record.family}/{trial} {label(record.config).replace('/', '_')}"
             name = name.encode()[:LONGEST_RUN].decode(errors="ignore")
             self._trials[trial] = TrialRun(self._folder / name, self._journal, trial, begun)

@@ -23,7 +23,7 @@ from tune.flags import invalid
 from tune.own_space import LOOP
 from tune.recipe import SETTABLE, followed
 from tune.search_space import DIMENSIONS, SPACES, Dimensions, Space, Value, fix_text, label
-from tune.store.journal import FACTS, Journal, connect, facts_in
+from tune.store.journal import FACTS_QUERY, Journal, connect, facts_in
 from tune.store.queries import best_so_far
 from tune.table_text import Table
 
@@ -224,7 +224,7 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     """
     try:
         with closing(connect(study)) as journal:
-            facts: dict[str, Any] = facts_in(journal.execute(FACTS))
+            facts: dict[str, Any] = facts_in(journal.execute(FACTS_QUERY))
             best, asked, shares = best_so_far(journal), facts["settings"], facts["families"]
         named = [name for name in shares if name in families or not families]
         found = {name: json.loads(best[name]["config"]) for name in named if name in best}

@@ -23,7 +23,7 @@ from tune.experiments.tables import NOTHING, figure
 from tune.experiments.training import of_rows
 from tune.machine import write_whole
 from tune.published import published
-from tune.search.memory_model import Memory, first_overhead
+from tune.search.memory_model import MemoryModel, first_overhead
 from tune.units import bytes_text, parse_bytes
 
 TIMES = 4
@@ -258,7 +258,7 @@ def foretold(place: TaskContext, trials: Trials) -> dict[str, Any]:
     small = {rows: known[rows]["memory_bytes"] for rows in BATCHES if known.get(rows, {}).get("ended") == FITS}
     free = [each["free_bytes"] for each in known.values() if each.get("free_bytes")]
     limit = min([*free, *([trials.limit] if trials.limit is not None else [])], default=math.inf)
-    rule = Memory(
+    rule = MemoryModel(
         overhead=first_overhead(place.config.family, place.device.type),
         paper=lambda config, parts: on_paper(int(config["rows"])),
     )

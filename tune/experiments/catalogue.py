@@ -27,8 +27,8 @@ from tune.experiments.tables import ending, show
 from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path
 from tune.load import load
-from tune.store.journal import FACTS, connect, facts_in
-from tune.store.queries import ENDED, STORED, last_rows
+from tune.store.journal import FACTS_QUERY, connect, facts_in
+from tune.store.queries import ENDED_TRIALS_QUERY, EXPERIMENT_ROWS_QUERY, last_rows
 from tune.table_text import Table
 from tune.units import duration_text, whole_text
 
@@ -67,12 +67,12 @@ def of_study(study: Path) -> list[Table]:
     of an experiment."""
     try:
         with closing(connect(study)) as journal:
-            known: dict[str, Any] = facts_in(journal.execute(FACTS))
+            known: dict[str, Any] = facts_in(journal.execute(FACTS_QUERY))
             experiment = EXPERIMENTS[known["experiment"]]
             if experiment.work is None:
-                rows = trained(journal.execute(ENDED), known["corpora"])
+                rows = trained(journal.execute(ENDED_TRIALS_QUERY), known["corpora"])
             else:
-                rows = list(last_rows(journal.execute(STORED, (experiment.name,))).values())
+                rows = list(last_rows(journal.execute(EXPERIMENT_ROWS_QUERY, (experiment.name,))).values())
     except (sqlite3.Error, LookupError, TypeError, ValueError):
         rule = "is no study of an experiment: name one, such as runs/NAME"
         raise invalid("tables", f"'{study}' {rule}; {', '.join(EXPERIMENTS)} make them") from None

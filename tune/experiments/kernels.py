@@ -18,8 +18,8 @@ from kernels.settings import Settings
 from kernels.table import in_process, report
 from kernels.timing import TRIES
 from tune.errors import UserError
-from tune.store.accounting import Accounting, Hold, Ledger, affordable
-from tune.store.heartbeat import GRACE_SECONDS, end_within, live_on
+from tune.store.accounting import Accounting, Hold, Ledger, longest_hold_seconds
+from tune.store.heartbeat import GRACE_SECONDS, cancel_exit_timer, set_exit_timer
 from tune.store.journal import Journal
 from tune.units import duration_text
 
@@ -81,11 +81,11 @@ def until(ends: float | None, function: Callable[..., Returned], *arguments: Any
     """Call a function, in a process that the system ends ENDING_SECONDS after `ends`, a time of this machine's
     monotonic clock, if nothing else did."""
     if ends is not None:
-        end_within(ends + ENDING_SECONDS - time.monotonic())
+        set_exit_timer(ends + ENDING_SECONDS - time.monotonic())
     try:
         return function(*arguments)
     finally:
-        live_on()
+        cancel_exit_timer()
 
 
 @contextmanager
@@ -235,7 +235,7 @@ class Study:
         devices = devices_of(self.up, on_gpu=on_gpu)
         if not devices:
             return TRIES * price
-        most = affordable(self.accounting, devices) - 2 * ENDING_SECONDS - beside
+        most = longest_hold_seconds(self.accounting, devices) - 2 * ENDING_SECONDS - beside
         return min(TRIES * price, most) if price <= most else None
 
     @contextmanager

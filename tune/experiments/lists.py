@@ -20,11 +20,11 @@ from tune.recipe import SETTABLE, Recipe
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
-from tune.search.listed import Listed
+from tune.search.listed import ListEntry
 from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
 from tune.search_space import DIMENSIONS, label
 from tune.store.journal import Journal
-from tune.store.queries import ENDED
+from tune.store.queries import ENDED_TRIALS_QUERY
 from tune.study import run_study
 from tune.units import duration_text, whole_text
 
@@ -79,7 +79,7 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
     memory.limit = memory.limit if limit is None else limit
     own = {each: getattr(config, each) for each in DIMENSIONS}
     listed = [
-        Listed(
+        ListEntry(
             config={**own, **point.config},
             steps=point.asked["steps"],
             seconds=point.seconds,
@@ -142,6 +142,6 @@ def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row
 def lines(experiment: Experiment, journal: Journal) -> Iterator[str]:
     """Return the lines of the tables of a list's trials so far."""
     corpora: Any = journal.facts()["corpora"]
-    rows, told = trained(journal.rows(ENDED), corpora), list[str]()
+    rows, told = trained(journal.rows(ENDED_TRIALS_QUERY), corpora), list[str]()
     show(ending(experiment, rows), told.append)
     return iter(told)

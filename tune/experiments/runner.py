@@ -16,8 +16,8 @@ import ray
 from tensorboard.plugins.text.summary_v2 import text_pb
 
 from tune.backend.session import local_ray
-from tune.backend.worker_group import LeaseOver, Orders, Task, WorkerGroup, new_desk
-from tune.display.console import Progress, Voice, last_word, screen_apart
+from tune.backend.worker_group import LeaseOver, RankSetup, Task, WorkerGroup, start_mailbox
+from tune.display.console import LineWriter, Progress, print_if_killed, redirect_output
 from tune.display.tensorboard import EventFile, SystemRun, scalar
 from tune.errors import called, told_in_one_line
 from tune.experiments.base import (
@@ -40,12 +40,12 @@ from tune.experiments.tables import ending, show
 from tune.facts import check_same_text, facts_of, note_facts, write_facts
 from tune.machine import write_whole
 from tune.registry import travelling
-from tune.search.resume import last_moment, note_cap, spent, undamaged
+from tune.search.resume import damage_as_user_error, last_moment, note_cap, spent
 from tune.signals import Told, ended_in_order, interruptible
 from tune.store import heartbeat
-from tune.store.accounting import Accounting, Hold, Ledger, affordable
+from tune.store.accounting import Accounting, Hold, Ledger, longest_hold_seconds
 from tune.store.journal import Journal
-from tune.store.queries import STORED, last_rows
+from tune.store.queries import EXPERIMENT_ROWS_QUERY, last_rows
 from tune.study import SILENT_END, interrupted_at_once, open_journal
 from tune.table_text import Table, markdown
 from tune.units import duration_text, whole_text
@@ -90,7 +90,7 @@ class Bench:
     accounting: Accounting
     trials: Trials
     folder: Path
-    write: Voice
+    write: LineWriter
 
     @cached_property
     def board(self) -> Board:
@@ -114,7 +114,7 @@ class Bench:
         return self._rows([*self.context.points, *self._further()])
 
     def _rows(self, points: Sequence[Point]) -> list[Row]:
-        found = last_rows(self.accounting.journal.rows(STORED, self.experiment.name))
+        found = last_rows(self.accounting.journal.rows(EXPERIMENT_ROWS_QUERY, self.experiment.name))
         return [found[point.key] for point in points if point.key in found]
 
     def _further(self) -> list[Point]:
@@ -149,7 +149,7 @@ class Bench:
         devices, done = group[0].devices, 0
         slots = self.context.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
-        seconds = min(seconds, affordable(self.accounting, slots))
+        seconds = min(seconds, longest_hold_seconds(self.accounting, slots))
         first = self.trials.of(group[0])
         with Hold(self.accounting, first, self.experiment.name, devices=slots, seconds=seconds) as hold:
             try:
@@ -188,10 +188,10 @@ class Bench:
     def _group(self, devices: int, hold: Hold) -> Iterator[WorkerGroup]:
         """Yield the group of processes of a hold. They are gone before the hold ends: dismissed or dead, or else ended
         with their Ray."""
-        desk, line = new_desk()
+        desk, line = start_mailbox()
         assert self.experiment.work is not None
         folder = self.folder / "checkpoints"
-        orders = Orders(
+        orders = RankSetup(
             work=self.experiment.work, line=line, config=self.context.config, data=self._shared,
             folder=folder, families=travelling(), ends=hold.moment,
         )  # fmt: skip
@@ -226,14 +226,14 @@ def allotted(worth: float, left: float, others: float) -> float:
 
 def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> list[Point]:
     """Return the points without a row, and those that were skipped for a reason that --resume remedies."""
-    rows = last_rows(journal.rows(STORED, experiment))
+    rows = last_rows(journal.rows(EXPERIMENT_ROWS_QUERY, experiment))
     return [point for point in points if point.key not in rows or "--resume" in str(rows[point.key].get("skipped"))]
 
 
 def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: str) -> Iterator[str]:
     """Yield lines on the points that were not measured: those that going on measures, and those that it does not.
     go_on: the command."""
-    rows, left = last_rows(journal.rows(STORED, experiment)), unmeasured(points, journal, experiment)
+    rows, left = last_rows(journal.rows(EXPERIMENT_ROWS_QUERY, experiment)), unmeasured(points, journal, experiment)
     never = [point for point in points if point not in left and "skipped" in rows[point.key]]
     how = f"; go on with a larger --budget: {go_on} --budget ..."
     for which, told, remedy in ((left, "not measured", how), (never, "cannot be measured here", "")):
@@ -257,7 +257,7 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     with ended_in_order() as told:
         study = context.settings.resume or context.settings.make_folder()
         how = f"go on with: {settings.to_go_on(study)}"
-        last = last_word(f"{study}: {SILENT_END}; {how}")
+        last = print_if_killed(f"{study}: {SILENT_END}; {how}")
         with told_in_one_line(settings.to_go_on(study)), interrupted_at_once(how), last:
             if not context.settings.resume:
                 write_facts(facts, study)
@@ -267,15 +267,15 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
 def conduct(experiment: Experiment, context: ExperimentContext, study: Path, told: Told) -> int:
     """Run an experiment in the folder of its study, new or resumed; return the exit code."""
     settings, devices, ended = context.settings, context.devices, "done"
-    with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
-        with undamaged(journal):
+    with open_journal(study, settings) as journal, redirect_output(study / "log.txt") as write:
+        with damage_as_user_error(journal):
             check_same_text({settings.family: context.data}, journal.facts())
         write(f"{study}: {duration_text(settings.budget)} on {devices.slots} x {devices.name}")
         for note in context.notes:
             write(note)
         bench = make_bench(experiment, context, journal, write)
         try:
-            with heartbeat.beating(study, bench.accounting.clock), local_ray(devices.slots, devices.gpus):
+            with heartbeat.run_driver_heartbeat(study, bench.accounting.clock), local_ray(devices.slots, devices.gpus):
                 if told.name:
                     raise KeyboardInterrupt(told.name)
                 with interruptible():
@@ -298,7 +298,7 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 
 
-def make_bench(experiment: Experiment, context: ExperimentContext, journal: Journal, write: Voice) -> Bench:
+def make_bench(experiment: Experiment, context: ExperimentContext, journal: Journal, write: LineWriter) -> Bench:
     """Return the bench of a study, on a clock that goes on where the journal ends; note cap and facts in the
     journal."""
     settings, begun, before = context.settings, time.monotonic(), last_moment(journal)
@@ -310,7 +310,7 @@ def make_bench(experiment: Experiment, context: ExperimentContext, journal: Jour
     note_cap(journal, settings.budget)
     text = {settings.family: context.data}
     note_facts(facts_of(settings, context.devices, text, experiment=experiment.name), journal)
-    (journal.folder / heartbeat.FOLDER).mkdir(exist_ok=True)
+    (journal.folder / heartbeat.HEARTBEAT_FOLDER).mkdir(exist_ok=True)
     return Bench(
         experiment=experiment, context=context, accounting=Accounting(journal, ledger, clock),
         trials=Trials(journal, context.config, clock), folder=journal.folder, write=write,

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from tune.search.forecast import NO_FAVOUR, Favour
 from tune.search.ladder import Frame, Ladder
-from tune.search.policy import Confirm, Finish, HandBack, Left, Move, Wait
+from tune.search.policy import BudgetLeft, Confirm, Finish, HandBack, Move, Wait
 from tune.search.successive_halving import SuccessiveHalving
 
 
-class Confirming(SuccessiveHalving):
+class HalvingWithConfirmation(SuccessiveHalving):
     """Successive halving that keeps `Ladder.confirm` seconds of a slot for each of these trainings."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Confirming(SuccessiveHalving):
         done = self._times.total() >= 2 * self._frame.seeds
         return replace(ladder, confirm=ladder.confirm * more / seconds) if done else ladder
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Decide as SuccessiveHalving does, on what these trainings leave; they begin when the leader would have its
         last segment, and from then on no trial is promoted."""
         if self.hopeless or self._finisher is not None or not self._frame.seeds:
@@ -76,7 +76,7 @@ class Confirming(SuccessiveHalving):
             return self._last(leader, seconds, least) if seconds > least else HandBack("nothing is left")
         return HandBack("the last two are trained anew, and the leader gets what they leave over")
 
-    def _anew(self, leader: str, left: Left) -> Confirm | None:
+    def _anew(self, leader: str, left: BudgetLeft) -> Confirm | None:
         """Return the next of these trainings; None where it cannot be paid for, or no other trial waits to compare
         with."""
         number, each = len(self._begun), self.ladder.confirm

@@ -20,14 +20,14 @@ from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.forecast import MOST_TRIALS, Progress
 from tune.search.resume import DAMAGED, LONGEST_REASON
 from tune.search.scaling_law import Observation
-from tune.search.state import agreed_in, number
+from tune.search.state import number, parse_agreed_terms
 from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of, seedless
-from tune.store.journal import FACTS, SHARE, Fact, connect, facts_in, named
+from tune.store.journal import FACTS_QUERY, SLOT_SHARE_SQL, Fact, as_mapping, connect, facts_in
 from tune.store.queries import ranking
 
 BEST = 2
 """Number of configurations of each earlier study that are tried first."""
-ALIKE = 2.0
+MOST_SIZE_RATIO = 2.0
 """Largest ratio, either way, of the model size that suits this study's compute to the one that suits an earlier
 study's, for that study's configurations to be tried first."""
 MOST_EXPECTED = 0.1
@@ -43,8 +43,8 @@ TRIALS = """
 """Query of a family's losses at rungs. step_seconds: those of a trial's first such report, by which the search fixed
 its rungs."""
 SEGMENTS = f"""
-    SELECT trial, fresh, TOTAL(IIF(what = 'start' AND fresh, seconds, 0)) / {SHARE} AS start_up,
-           TOTAL(IIF(what = 'steps' OR what = 'start' AND fresh, 0, seconds)) / {SHARE} AS overhead
+    SELECT trial, fresh, TOTAL(IIF(what = 'start' AND fresh, seconds, 0)) / {SLOT_SHARE_SQL} AS start_up,
+           TOTAL(IIF(what = 'steps' OR what = 'start' AND fresh, 0, seconds)) / {SLOT_SHARE_SQL} AS overhead
     FROM (SELECT lease, slot, trial, purpose, lease = MIN(lease) OVER (PARTITION BY slot) AS fresh FROM leases)
     JOIN trials USING (trial) JOIN slots USING (slot)
     JOIN (SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL) USING (lease)
@@ -52,8 +52,8 @@ SEGMENTS = f"""
     GROUP BY lease ORDER BY lease"""
 """Query of what each segment to a rung took beside its steps, in seconds of a slot, as the search's cost model learns
 it."""
-SHARES = f"SELECT {SHARE} AS share FROM slots WHERE slot IN (SELECT slot FROM leases WHERE purpose = 'rung')"
-BEYOND = "SELECT TOTAL(max(0, measured - predicted)) FROM memory JOIN trials USING (trial) WHERE family = ?"
+SHARES = f"SELECT {SLOT_SHARE_SQL} AS share FROM slots WHERE slot IN (SELECT slot FROM leases WHERE purpose = 'rung')"
+EXTRA_MEMORY_QUERY = "SELECT TOTAL(max(0, measured - predicted)) FROM memory JOIN trials USING (trial) WHERE family = ?"
 """Query of the bytes by which a family's trials corrected the first guess of what they take; they add up, as each
 prediction includes the corrections before it."""
 
@@ -73,7 +73,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class EarlierTrial:
     """A trial of an earlier study: how far it came, and its losses after the warm-up of its learning rate."""
 
     config: Config
@@ -82,13 +82,13 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Earlier:
+class EarlierStudy:
     """One family of an earlier study. best: its configurations, ranked; winner: weights in the layers of the first one
     (0: not known); overheads, start_ups: seconds of a slot; beyond: bytes that trials took above the first guess."""
 
     folder: Path
     ground: Conditions
-    trials: tuple[Tried, ...]
+    trials: tuple[EarlierTrial, ...]
     best: tuple[Config, ...]
     winner: float
     overheads: tuple[float, ...]
@@ -107,7 +107,7 @@ class Earlier:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
+class WarmStart:
     """What earlier studies tell of one family; the defaults are what is expected without any.
 
     overhead, start_up: seconds of a slot, as in CostModel; beyond: bytes that trials take above the first guess;
@@ -131,7 +131,7 @@ class Learned:
     @classmethod
     def from_stored(cls, stored: Fact) -> Self:
         """Read what `stored` returned. LookupError, TypeError, ValueError: it is of another form."""
-        told = named(stored)
+        told = as_mapping(stored)
         return cls(
             overhead=number(told["overhead"]), start_up=number(told["start_up"]), beyond=number(told["beyond"]),
             speeds=tuple(
@@ -149,16 +149,16 @@ class Learned:
         )  # fmt: skip
 
 
-def read(folder: Path, families: Collection[str]) -> dict[str, Earlier]:
+def read_earlier_study(folder: Path, families: Collection[str]) -> dict[str, EarlierStudy]:
     """Return what a study tells of each of these families that it has; the study is only read. UserError: it tells
     nothing."""
     try:
         with closing(connect(folder)) as journal:
-            facts = facts_in(journal.execute(FACTS))
+            facts = facts_in(journal.execute(FACTS_QUERY))
             if "recipes" not in facts or "experiment" in facts:
                 rule = "is of no search, or of an earlier version: name the folder of a search"
                 raise UserError(f"study: {str(folder)!r} {rule}")
-            known = named(facts["recipes"])
+            known = as_mapping(facts["recipes"])
             found = {name: _earlier(folder, journal, facts, name) for name in families if name in known}
     except UserError as error:
         raise UserError(f"--learn-from: {str(error).partition(': ')[2]}") from None
@@ -171,21 +171,23 @@ def read(folder: Path, families: Collection[str]) -> dict[str, Earlier]:
     return found
 
 
-def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact], family: str) -> Earlier:
-    caps = agreed_in(facts)
-    recipe, text, before = (named(named(facts.get(name)).get(family)) for name in ("recipes", "corpora", "learned"))
+def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact], family: str) -> EarlierStudy:
+    caps = parse_agreed_terms(facts)
+    recipe, text, before = (
+        as_mapping(as_mapping(facts.get(name)).get(family)) for name in ("recipes", "corpora", "learned")
+    )
     (spent,) = journal.execute("SELECT TOTAL(seconds) FROM charges").fetchone()
     shares = {row["share"] for row in journal.execute(SHARES)}
     processors = {each.processor for each in caps}
     used = spent / caps[0].seconds if caps else 0.0
     segments = journal.execute(SEGMENTS, (family,)).fetchall()
-    (beyond,) = journal.execute(BEYOND, (family,)).fetchone()
+    (beyond,) = journal.execute(EXTRA_MEMORY_QUERY, (family,)).fetchone()
     ranked = [row for row in ranking(journal) if row["family"] == family and row["section"] in ("decayed", "rung")]
     best = tuple(seedless(json.loads(row["config"])) for row in ranked)
-    return Earlier(
+    return EarlierStudy(
         folder=folder,
         ground=Conditions(
-            kind=str(named(facts["devices"])["kind"]),
+            kind=str(as_mapping(facts["devices"])["kind"]),
             processor=str(processors.pop()) if len(processors) == 1 else "",
             share=shares.pop() if len(shares) == 1 else 0.0,
             text=(text.get("sha256"), text.get("vocabulary")), context=recipe["context"],
@@ -199,9 +201,9 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
     )  # fmt: skip
 
 
-def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> tuple[Tried, ...]:
+def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> tuple[EarlierTrial, ...]:
     """Return the trials that reached a rung, those with the most tokens first."""
-    found: dict[str, Tried] = {}
+    found: dict[str, EarlierTrial] = {}
     for row in journal.execute(TRIALS, (family,)):
         config, seconds = seedless(json.loads(row["config"])), row["steps"] * row["step_seconds"]
         size, tokens = number(row["parameters"]), number(row["tokens"])
@@ -209,24 +211,24 @@ def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> t
         if row["steps"] >= warm_up_steps:
             observed += (Observation(size=size, tokens=tokens, loss=number(row["valid_loss"])),)
         progress = Progress(size=size, tokens=tokens, seconds=number(seconds))
-        found[row["trial"]] = Tried(config=config, progress=progress, observed=observed)
+        found[row["trial"]] = EarlierTrial(config=config, progress=progress, observed=observed)
     return tuple(sorted(found.values(), key=lambda each: -each.progress.tokens))
 
 
-def suited(studies: Sequence[Earlier], weights: float, compute: float) -> float:
+def suggested_model_size(studies: Sequence[EarlierStudy], weights: float, compute: float) -> float:
     """Return the size to begin around: the geometric mean of the recipe's and of those that each study's best model
     suggests."""
     found = [found for each in studies if (found := each.weights(compute))]
     return statistics.geometric_mean([weights, *found]) if found else weights
 
 
-def beyond(studies: Sequence[Earlier], kind: str) -> float:
+def extra_memory_bytes(studies: Sequence[EarlierStudy], kind: str) -> float:
     """Return the bytes that trials take above the first guess: the most of any study on the same kind of device, else
     0."""
     return max((each.beyond for each in studies if each.ground.kind == kind), default=0.0)
 
 
-def learn(studies: Sequence[Earlier], here: Conditions, space: Space, seconds: float) -> Learned:
+def learn_from_studies(studies: Sequence[EarlierStudy], here: Conditions, space: Space, seconds: float) -> WarmStart:
     """Return what these studies tell of a family that is searched here, with a share of the cap of so many seconds of a
     slot."""
     priced = [each for each in studies if _same_processor(each.ground, here)]
@@ -235,20 +237,20 @@ def learn(studies: Sequence[Earlier], here: Conditions, space: Space, seconds: f
     alike = {each.folder: [tried for tried in each.trials if whole.contains(tried.config)] for each in studies}
     trained = [tried for each in priced for tried in alike[each.folder] if precision_of(tried.config) in native]
     judged = [tried.observed for each in studies if _same_text(each.ground, here) for tried in alike[each.folder]]
-    close = [each for each in studies if 1 / ALIKE <= each.times(here.compute) <= ALIKE]
+    close = [each for each in studies if 1 / MOST_SIZE_RATIO <= each.times(here.compute) <= MOST_SIZE_RATIO]
     ranked = [[config for config in each.best if space.contains(config)] for each in close]
     best = [config for place in range(BEST) for each in ranked for config in each[place : place + 1]]
-    return Learned(
+    return WarmStart(
         overhead=_expected(overheads, FIRST_OVERHEAD_SECONDS, seconds),
         start_up=_expected(start_ups, FIRST_START_UP_SECONDS, seconds),
-        beyond=beyond(studies, here.kind),
+        beyond=extra_memory_bytes(studies, here.kind),
         speeds=tuple((tried.config, tried.progress) for tried in trained[:MOST_TRIALS]),
         trials=tuple(filter(None, judged))[:MOST_TRIALS],
         first=tuple(config for place, config in enumerate(best) if config not in best[:place]),
     )
 
 
-def line(family: str, study: Earlier, here: Conditions) -> str:
+def describe_reuse(family: str, study: EarlierStudy, here: Conditions) -> str:
     """Return a line that says what of a study counts here, what does not, and why."""
     ground, counts = study.ground, ["sizes"] if study.weights(here.compute) else []
     counts += ["memory"] if ground.kind == here.kind else []
@@ -280,7 +282,7 @@ def _same_text(one: Conditions, other: Conditions) -> bool:
 
 def _config(fact: Fact) -> Config:
     """Read a configuration. ValueError: it is none."""
-    config = {name: value for name, value in named(fact).items() if isinstance(value, int | float | str)}
+    config = {name: value for name, value in as_mapping(fact).items() if isinstance(value, int | float | str)}
     if not config or config != fact:
         raise ValueError(f"{fact!r} is no configuration")
     return config

@@ -14,10 +14,10 @@ from tune.reports import ENDS, Report
 from tune.search.family import MOST_REFUSALS, Family, Slots, TrialRecord, with_margin, with_start_up
 from tune.search.ladder import Ladder, wall_clock
 from tune.search.policy import Confirm, Finish, HandBack, Promote, Start, Train, Wait
-from tune.search.state import Agreed, State, Terms, agreed_in, last_events
+from tune.search.state import AgreedTerms, State, Terms, last_events, parse_agreed_terms
 from tune.search.successive_halving import HOPELESS
 from tune.search_space import Config
-from tune.store.accounting import Accounting, Assignment, Running
+from tune.store.accounting import Accounting, Assignment, RunningLease
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 
 GIVE_UP = "give up"
@@ -61,7 +61,7 @@ RETRY = "retry"
 CONFIRM = "confirm"
 """The decision to train a configuration anew with another seed, for the last comparison."""
 
-Afterwards = Literal["goes on", "waits", "ends"]
+ProcessFate = Literal["goes on", "waits", "ends"]
 """What becomes of a trial's process after a report."""
 
 
@@ -130,14 +130,14 @@ class Engine:
         Returns notes for the user.
         """
         journal = self.accounting.journal
-        agreed = agreed_in(journal.facts())
+        agreed = parse_agreed_terms(journal.facts())
         before = agreed[-1] if agreed else None
         refitted = before is None or (before.seconds, before.deadline) != (terms.cap, terms.deadline)
         other = before is not None and before.processor not in (None, terms.processor)
         if not refitted and not other:
             return []
         decision, report = last_events(journal)
-        now = Agreed(
+        now = AgreedTerms(
             at=self.accounting.clock(), seconds=terms.cap, deadline=terms.deadline, processor=terms.processor,
             families={
                 name: (seconds, self._ladder(name, seconds, terms.deadline, new=before is None))
@@ -279,7 +279,7 @@ class Engine:
             return math.inf
         journal = self.accounting.journal
         (lease,) = journal.rows("SELECT * FROM leases WHERE trial = ? ORDER BY lease DESC LIMIT 1", trial)
-        refitted = max(terms.at for terms in agreed_in(journal.facts()) if terms.families) > lease["opened"]
+        refitted = max(terms.at for terms in parse_agreed_terms(journal.facts()) if terms.families) > lease["opened"]
         had = math.inf if refitted else (lease["reserved"] - lease["charged"]) / self.accounting.ledger.share
         return min(had, wall)
 
@@ -387,7 +387,7 @@ class Engine:
 
     # What a report changes
 
-    def report(self, trial: str, report: Report) -> Afterwards:
+    def report(self, trial: str, report: Report) -> ProcessFate:
         """Charge a trial's report and write it down. Returns what its process does next."""
         self._wake()
         run = self.running[trial]
@@ -405,7 +405,7 @@ class Engine:
             listener.reported(self, trial, report)
         return "goes on" if not report.ended else "ends" if ends else "waits"
 
-    def ran_out(self, trial: str) -> Afterwards:
+    def ran_out(self, trial: str) -> ProcessFate:
         """End a trial that ran out of memory where no smaller part would have helped, and its process."""
         self._wake()
         run = self.running[trial]
@@ -416,12 +416,12 @@ class Engine:
             self.end(trial, "memory: ran out of it, however small its batches were cut")
         return "ends"
 
-    def _close(self, run: Running, rest: str, *, hand_back: bool = False) -> None:
+    def _close(self, run: RunningLease, rest: str, *, hand_back: bool = False) -> None:
         self.state.closed(run.assignment.trial, self.accounting.close_lease(run, rest))
         if hand_back:
             self.accounting.hand_back(run.assignment.slot, run.gone)
 
-    def _end_segment(self, run: Running, report: Report) -> None:
+    def _end_segment(self, run: RunningLease, report: Report) -> None:
         """Update a trial by the last report of its lease. A deadline ends none: it goes on under a later one."""
         trial, reason = run.assignment.trial, self.state.ended(run, report)
         if reason is not None and not (reason.startswith("price") and run.hurried):

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from tune.reports import KEPT_BACK, Report
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.memory_model import Memory
-from tune.search.policy import Confirm, Left, Move, Policy
+from tune.search.memory_model import MemoryModel
+from tune.search.policy import BudgetLeft, Confirm, Move, Policy
 from tune.search_space import Config
-from tune.store.accounting import UNIT, Accounting, Exact, Running
+from tune.store.accounting import UNITS_PER_SECOND, Accounting, ExactSum, RunningLease
 
 MOST_REFUSALS = 50
 """Number of configurations in a row that do not fit in memory after which a family starts no more."""
@@ -85,7 +85,7 @@ class CostModel:
         self._slowdowns: dict[str, float] = {}
         self._start_ups: list[float] = []
 
-    def learn(self, run: Running, *, slowdown: float, aside: float = 0.0) -> None:
+    def learn(self, run: RunningLease, *, slowdown: float, aside: float = 0.0) -> None:
         """Learn from what a lease was charged. slowdown: its seconds a step over those by which the trial's rungs were
         fixed; aside: seconds of it that another such segment will not have, as those that only a trial's last segment
         has."""
@@ -162,10 +162,10 @@ class Family:
     policy: Policy
     cost_model: CostModel
     suggestions: Suggestions
-    memory: Memory = field(default_factory=Memory)
+    memory: MemoryModel = field(default_factory=MemoryModel)
     charged: float = 0.0
-    leases: Exact[str] = field(default_factory=Exact)
-    rungs_until: Exact[str] = field(default_factory=Exact)
+    leases: ExactSum[str] = field(default_factory=ExactSum)
+    rungs_until: ExactSum[str] = field(default_factory=ExactSum)
     refusals: int = 0
     equal_tokens: bool = False
     step_seconds: float | None = None
@@ -185,7 +185,7 @@ class Family:
     @property
     def used(self) -> float:
         """Seconds of a slot that it was charged, and those that its leases may still use."""
-        return self.charged + self.leases.beyond(0.0) / UNIT
+        return self.charged + self.leases.beyond(0.0) / UNITS_PER_SECOND
 
     @property
     def life(self) -> float:
@@ -194,13 +194,13 @@ class Family:
 
     def left(
         self, accounting: Accounting, slots: int, wall: float, *, left_over: float = 0.0, binding: bool = False
-    ) -> Left:
+    ) -> BudgetLeft:
         """Return what it may still use: its own share, and what others left over."""
         start_up = 0.0 if accounting.idle_slots else self.cost_model.start_up
-        return Left(
+        return BudgetLeft(
             seconds=min(self.seconds - self.used + left_over, accounting.affordable) - start_up,
             slots=slots, running=len(self.leases), wall=wall,
-            reserved=self.rungs_until.beyond(accounting.clock()) / UNIT, binding=binding,
+            reserved=self.rungs_until.beyond(accounting.clock()) / UNITS_PER_SECOND, binding=binding,
         )  # fmt: skip
 
     def steps_at(self, record: TrialRecord | None, rung: int) -> int | None:
@@ -274,7 +274,7 @@ class Family:
         """Return how many of so many seconds a last segment gets, so that its trial, should it win, can decode."""
         return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
 
-    def learn_memory(self, accounting: Accounting, run: Running, report: Report) -> int:
+    def learn_memory(self, accounting: Accounting, run: RunningLease, report: Report) -> int:
         """Learn with how many parts memory ran out on a lease, and at its end, unless it ran out then, what the trial
         took.
 
@@ -287,7 +287,7 @@ class Family:
             self._note_memory(accounting, run, report.micro_batches, report.limited_bytes)
         return report.micro_batches
 
-    def never_fits(self, accounting: Accounting, run: Running) -> int:
+    def never_fits(self, accounting: Accounting, run: RunningLease) -> int:
         """Learn that a trial ran out of memory where smaller parts did not help or would not have.
 
         Returns into how many parts its batches would have to be cut: more than are of use.
@@ -296,7 +296,7 @@ class Family:
         self._note_memory(accounting, run, most, None)
         return 2 * most
 
-    def _note_memory(self, accounting: Accounting, run: Running, micro_batches: int, measured: int | None) -> None:
+    def _note_memory(self, accounting: Accounting, run: RunningLease, micro_batches: int, measured: int | None) -> None:
         config = run.assignment.config
         predicted = self.memory.predicted(config, micro_batches)
         accounting.note_memory(run.assignment, micro_batches, predicted, measured)
@@ -309,7 +309,7 @@ class Family:
         self.policy.reported(trial, rung, loss, telling=telling, progress=progress)
         self.suggestions.tell(trial, rung, loss, progress)
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Return what a free slot should do for it. Where no configuration is left, no new trial begins."""
         if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
             self.policy.more = False

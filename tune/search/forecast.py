@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from tune.reports import NATS, NEW_DROPOUT, TIE, Metric
-from tune.search.front import Forecast, Point, addition, expected_gain, front, hypervolume, reference
+from tune.search.front import Forecast, Point, expected_gain, expected_hypervolume_gain, front, hypervolume, reference
 from tune.search.ladder import Rules
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
@@ -22,7 +22,7 @@ MOST_TRIALS = 200
 """Most trials that it is fitted to: those with the most observations."""
 NEW_SHARE = 0.1
 """Share of new observations, of those before, above which it is fitted again."""
-LEVEL = 0.02
+LOSS_PER_LOG_PROMISE = 0.02
 """Share by which an expected loss is higher where a configuration is less promising by a factor of e."""
 LEAST_PROMISE = 1e-300
 """Least promise that is counted: a prior that rules out everything says nothing; also of what adds nothing to the
@@ -220,7 +220,7 @@ class Standings:
         """Learn what trials of earlier studies observed on the same text, before any trial of this one."""
         if trials and self._rules.law:
             self._earlier = [list(observed) for observed in trials]
-            if _tell(trials):
+            if _can_fit_law(trials):
                 self._law_before = ScalingLaw.fit([each for observed in trials for each in observed])
             self._fit()
 
@@ -229,7 +229,7 @@ class Standings:
         self._fitted_to = self._observations
         own = [standing.observed for standing in self.trials.values() if standing.observed]
         trials = sorted(own, key=len, reverse=True) + self._as_here(own)
-        if _tell(trials) and not self._below_zero:
+        if _can_fit_law(trials) and not self._below_zero:
             self._forecaster = Forecaster.fit(trials[:MOST_TRIALS])
             self.again()
 
@@ -384,7 +384,7 @@ class Standings:
         best, bound = self._front(math.inf if rung is None else rung + 1)
 
         def adds(trial: str) -> tuple[float, float, str]:
-            added, below = addition(*self._point(trial), best, bound)
+            added, below = expected_hypervolume_gain(*self._point(trial), best, bound)
             return -added, -below, trial
 
         return min(waiting, key=adds)
@@ -393,7 +393,7 @@ class Standings:
         """Return what a new trial with so many weights is expected to add to the front of all; None: there is none yet,
         or trials are compared by their losses."""
         there = self._rules.front and self._compared()
-        return addition(math.log1p(size), forecast, *self._front(0))[0] if there else None
+        return expected_hypervolume_gain(math.log1p(size), forecast, *self._front(0))[0] if there else None
 
     def sharing(self, seconds: float, longest: float, least: Callable[[str], float]) -> tuple[str, float] | None:
         """Return the trial that has the next last segment, and its seconds, where so many seconds are shared equally by
@@ -416,7 +416,12 @@ class Standings:
             chosen, names = begun, list[str]()
             while ends and len(names) < count:
                 best = chosen
-                names.append(max(ends, key=lambda trial: addition(ends[trial][0], (ends[trial][1], 0.0), best, bound)))
+                names.append(
+                    max(
+                        ends,
+                        key=lambda trial: expected_hypervolume_gain(ends[trial][0], (ends[trial][1], 0.0), best, bound),
+                    )
+                )
                 chosen = front([*chosen, ends.pop(names[-1])], bound)
             if len(names) < count or (area := hypervolume(chosen, bound)) <= largest:
                 return found
@@ -459,9 +464,9 @@ class Standings:
         raised by the doubt, and by what the prior says against it and against a dropout that is yet to take its full
         effect."""
         (loss, doubt), favour = forecast, self._favour(trial)
-        unsure = min(doubt, LEVEL)
+        unsure = min(doubt, LOSS_PER_LOG_PROMISE)
         unlikely = unsure * -math.log(max(favour.promise, LEAST_PROMISE))
-        late = (LEVEL - unsure) * -math.log(max(favour.late, LEAST_PROMISE))
+        late = (LOSS_PER_LOG_PROMISE - unsure) * -math.log(max(favour.late, LEAST_PROMISE))
         unlikely += favour.to_come(self.trials[trial].progress.tokens, tokens) * late
         return loss * math.exp(self._rules.doubt * doubt + unlikely)
 
@@ -476,6 +481,6 @@ class Standings:
         standing.goal = None
 
 
-def _tell(trials: Sequence[Sequence[Observation]]) -> bool:
+def _can_fit_law(trials: Sequence[Sequence[Observation]]) -> bool:
     """Whether what was observed of these trials is enough for a law."""
     return len({observed[0].size for observed in trials}) >= FEWEST_SIZES and max(map(len, trials)) > 1

@@ -11,7 +11,7 @@ Forecast = tuple[float, float]
 """A loss in nats, and the standard deviation of its log."""
 Point = tuple[float, float]
 NORMAL = NormalDist()
-BEYOND = 0.1
+REFERENCE_MARGIN = 0.1
 """Share of the range of the points on each axis by which their reference lies beyond the largest and the worst of them,
 so that these add something too (Ishibuchi et al. 2018, doi:10.1162/evco_a_00226)."""
 
@@ -29,7 +29,7 @@ def expected_gain(best: Forecast, other: Forecast) -> float:
 def reference(points: Sequence[Point]) -> Point:
     """Return the point that bounds the hypervolume: BEYOND of the range of these beyond the largest and the worst."""
     sizes, losses = zip(*points, strict=True)
-    size, loss = (max(each) + BEYOND * (max(each) - min(each) or 1.0) for each in (sizes, losses))
+    size, loss = (max(each) + REFERENCE_MARGIN * (max(each) - min(each) or 1.0) for each in (sizes, losses))
     return size, loss
 
 
@@ -52,7 +52,9 @@ def hypervolume(points: Iterable[Point], bound: Point) -> float:
     return sum((above - loss) * (bound[0] - size) for above, (size, loss) in zip(levels, best, strict=False))
 
 
-def addition(size: float, forecast: Forecast, best: Sequence[Point], bound: Point) -> tuple[float, float]:
+def expected_hypervolume_gain(
+    size: float, forecast: Forecast, best: Sequence[Point], bound: Point
+) -> tuple[float, float]:
     """Return what a trial of this log size is expected to add to the hypervolume of a front (expected hypervolume
     improvement, Emmerich et al. 2006, for a known size); and, to tell apart those that add nothing, how many nats it is
     below the best of its size or smaller."""

@@ -28,7 +28,7 @@ CONFIRM_SHARE = 1 / 3
 segment."""
 CONFIRM_WALL = 0.25
 """Largest share of the wall clock for one such training: on many slots they would last longer than the last segment."""
-WALLS = 2.0
+WALL_CLOCK_MULTIPLE = 2.0
 """About how long a search that is not patient takes, in multiples of the time that all slots together take for the cap.
 """
 
@@ -38,7 +38,7 @@ def wall_clock(within: float, deadline: float, life: float, seconds: float) -> f
     WALLS times what all slots take for them, or once that and a trial's own life (inf: it has none), if that is longer
     and they pay for a life. No number of slots makes a training shorter, and one that is cut off before its end is
     worth little."""
-    return min(deadline, max(within, within / WALLS + life if life <= seconds else 0.0))
+    return min(deadline, max(within, within / WALL_CLOCK_MULTIPLE + life if life <= seconds else 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from tune.errors import UserError
 from tune.search.family import FIRST_OVERHEAD_SECONDS, CostModel, Family, TrialRecord, with_margin
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame, Ladder
-from tune.search.memory_model import Memory
-from tune.search.policy import HandBack, Left, Move, Train
+from tune.search.memory_model import MemoryModel
+from tune.search.policy import BudgetLeft, HandBack, Move, Train
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search_space import Config, Dimensions, label
 
@@ -21,7 +21,7 @@ short goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListEntry:
     """One entry of a list. steps: of its training; seconds: of a slot that these are guessed to take; spare: whether it
     is left out before any that is not spare."""
 
@@ -31,7 +31,7 @@ class Listed:
     spare: bool = False
 
 
-class Listing(SuccessiveHalving):
+class ListPolicy(SuccessiveHalving):
     """Policy that gives each free slot the first entry of a list that is not begun, or waits half-way. Where what is
     left does not pay for all of these, the dearest are left out.
 
@@ -41,7 +41,7 @@ class Listing(SuccessiveHalving):
     """
 
     def __init__(
-        self, listed: Sequence[Listed], ladder: Ladder, segment: Callable[[str | None, float], float],
+        self, listed: Sequence[ListEntry], ladder: Ladder, segment: Callable[[str | None, float], float],
         trials: Mapping[str, TrialRecord], price_to: Callable[[str, int], float],
     ) -> None:  # fmt: skip
         frame = Frame(slots=1, shortest=ladder.first, overhead=ladder.overhead)
@@ -51,7 +51,7 @@ class Listing(SuccessiveHalving):
         """By trial, its place in the list."""
 
     @property
-    def left_out(self) -> list[Listed]:
+    def left_out(self) -> list[ListEntry]:
         """Entries that were not begun, or wait half-way."""
         return [self._listed[place] for place, _ in self._open()]
 
@@ -60,7 +60,7 @@ class Listing(SuccessiveHalving):
         listed = self._listed[self._of[trial]]
         return self._expected(listed) / listed.steps
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Return what a free slot should do."""
         if self.hopeless:
             return super().decide(left)
@@ -92,7 +92,7 @@ class Listing(SuccessiveHalving):
         waiting = {trial for trial, each in self.trials.items() if each.state == "paused"}
         return [(place, trial) for place, trial in found if trial is None or trial in waiting]
 
-    def _expected(self, listed: Listed) -> float:
+    def _expected(self, listed: ListEntry) -> float:
         """Return the expected seconds of a slot for the steps of an entry."""
         known = ((self._listed[place], self._records[trial].step_seconds) for trial, place in self._of.items())
         taken = [(each.seconds, each.steps * step) for each, step in known if step]
@@ -141,7 +141,7 @@ class Listing(SuccessiveHalving):
 
 
 def listed_family(
-    listed: Sequence[Listed], ladder: Ladder | None, seconds: float, memory: Memory, *,
+    listed: Sequence[ListEntry], ladder: Ladder | None, seconds: float, memory: MemoryModel, *,
     trials: Mapping[str, TrialRecord], price_to: Callable[[str, int], float],
 ) -> Family:  # fmt: skip
     """Return a family that trains a list in so many seconds of a slot. ladder: that of its study, None where the study
@@ -151,14 +151,14 @@ def listed_family(
         seconds=seconds, first=1.0, top=0, explore=seconds, kept=0.0, last=0.0, start_up=prices.start_up,
         overhead=FIRST_OVERHEAD_SECONDS,
     )  # fmt: skip
-    listing = Listing(listed, ladder or bare, prices.segment, trials, price_to)
+    listing = ListPolicy(listed, ladder or bare, prices.segment, trials, price_to)
     return Family(
         seconds=seconds, policy=listing, suggestions=listing, cost_model=prices, memory=memory, whole=True,
         margin=MARGIN, guess=listing.step_seconds,
     )  # fmt: skip
 
 
-def dimensions(listed: Sequence[Listed]) -> Dimensions:
+def dimensions(listed: Sequence[ListEntry]) -> Dimensions:
     """Return the dimensions that the configurations of a list have, each with its values."""
     names = dict.fromkeys(name for each in listed for name in each.config)
     return {name: tuple(dict.fromkeys(each.config[name] for each in listed if name in each.config)) for name in names}

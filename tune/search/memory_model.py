@@ -9,9 +9,9 @@ from tune.units import bytes_text
 OVERHEAD_BYTES = {"translation": 250e6, "nanogpt": 100e6}
 """Bytes that a trial takes on a CPU whatever the size of its model: a kernel for each shape of batch and layer,
 compiled code, and what the heap does not use again. On a GPU it takes none."""
-FACTOR = 1.1
+PAPER_BYTES_FACTOR = 1.1
 """How many times the bytes that its model needs on paper a trial takes, beside the overhead."""
-BEYOND = 1.02
+RAN_OUT_FACTOR = 1.02
 """How many times the limit a trial that ran out of memory counts as having taken."""
 
 
@@ -20,7 +20,7 @@ def first_overhead(family: str, kind: str) -> float:
     return 0.0 if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
 
 
-class Memory:
+class MemoryModel:
     """What the trials of one family need. Pure: it follows from what was learned, in whatever order.
 
     limit: bytes that a trial may take, inf where there is none; overhead: bytes beside the model, the first guess;
@@ -43,7 +43,7 @@ class Memory:
 
     def predicted(self, config: Mapping[str, Value], micro_batches: int) -> float:
         """Return the bytes that a trial will take above what its process holds without it."""
-        return self._overhead + FACTOR * self._paper(config, micro_batches)
+        return self._overhead + PAPER_BYTES_FACTOR * self._paper(config, micro_batches)
 
     def micro_batches(self, config: Mapping[str, Value]) -> int | None:
         """Return into how few parts a batch must be cut to fit: as many as its config asks for (else one), times a
@@ -68,6 +68,6 @@ class Memory:
 
     def learn(self, config: Mapping[str, Value], micro_batches: int, measured: float | None) -> None:
         """Learn the most bytes that a trial took; None: it ran out."""
-        taken = BEYOND * self.limit if measured is None else measured
+        taken = RAN_OUT_FACTOR * self.limit if measured is None else measured
         if math.isfinite(taken):
-            self._overhead = max(self._overhead, taken - FACTOR * self._paper(config, micro_batches))
+            self._overhead = max(self._overhead, taken - PAPER_BYTES_FACTOR * self._paper(config, micro_batches))

@@ -17,11 +17,11 @@ from typing import Literal
 
 from tune.search.forecast import FEWEST_SIZES
 from tune.search.front import Forecast
-from tune.search.ladder import WALLS
+from tune.search.ladder import WALL_CLOCK_MULTIPLE
 from tune.search.resume import last_moment
 from tune.search.successive_halving import SuccessiveHalving
 from tune.store.journal import Journal
-from tune.store.queries import decayed
+from tune.store.queries import decayed_trials
 
 TIMES = (0.5, 1.0, 2.0)
 """The caps that are asked about, as multiples of the study's."""
@@ -54,7 +54,7 @@ class Expected:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foretold:
+class CapForecast:
     """What to expect of one family under each of the caps. decayed: whether losses are those after a decay, which takes
     a trial that had one, or those at a constant rate; why: a line on why there are no rows."""
 
@@ -64,7 +64,7 @@ class Foretold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
+class CapResources:
     """What a family has of a cap: its share and what is left of it, in seconds of a slot; the wall clock in which a
     search uses that cap, and what is left of it. times: the cap over what the study has spent."""
 
@@ -76,7 +76,7 @@ class Means:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class StudyConditions:
     """What a study runs under: its cap in device-seconds and each family's share of it, slots, the device-seconds in a
     second of one, its deadline, whether it is patient, and whether it is over: it spends no more of this cap; seeds:
     with which the last two are trained anew."""
@@ -90,22 +90,22 @@ class Conditions:
     over: bool
     seeds: int = 0
 
-    def means(self, name: str, times: float, *, spent: float, charged: float, now: float) -> Means:
+    def means(self, name: str, times: float, *, spent: float, charged: float, now: float) -> CapResources:
         """Return what a family has of a cap so many times as large. spent, charged: by all and by it, in
         device-seconds."""
         cap, end = times * self.cap, math.inf if self.deadline is None else self.deadline
         all_slots = self.share * self.slots
-        within = math.inf if self.patient else WALLS * cap / all_slots
+        within = math.inf if self.patient else WALL_CLOCK_MULTIPLE * cap / all_slots
         left = max(0.0, min(self.families[name] * cap - charged, cap - spent))
         seconds, begun = self.families[name] * cap / self.share, cap / spent if spent else math.inf
-        return Means(
+        return CapResources(
             times=begun, seconds=seconds, left=left / self.share,
             wall=min(within, end), wall_left=max(0.0, min(max(within - now, (cap - spent) / all_slots), end - now)),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behind:
+class FamilyHistory:
     """What a family has done so far: seconds of a slot that went into rungs; by trial, the target tokens from which it
     would go on; ends; and the trial that is in its last segment. anew: trainings of the last two that are to come."""
 
@@ -116,9 +116,9 @@ class Behind:
     last: str | None = None
 
 
-def other_caps(
-    journal: Journal, policies: Mapping[str, SuccessiveHalving], conditions: Conditions, *, decay_share: float
-) -> dict[str, Foretold]:
+def predict_other_caps(
+    journal: Journal, policies: Mapping[str, SuccessiveHalving], conditions: StudyConditions, *, decay_share: float
+) -> dict[str, CapForecast]:
     """Return what to expect of each family. decay_share: share of a life that its decay takes."""
     charged = {
         (row["family"], row["purpose"]): float(row["seconds"])
@@ -131,7 +131,7 @@ def other_caps(
         row["trial"]: float(row["tokens"])
         for row in journal.rows("SELECT trial, MAX(tokens) AS tokens FROM reports WHERE tokens > 0 GROUP BY trial")
     }
-    ends, now, found = decayed(journal), last_moment(journal), {}
+    ends, now, found = decayed_trials(journal), last_moment(journal), {}
     for name, policy in policies.items():
         had = [
             End(trial=row["trial"], loss=math.log(row["perplexity"]), tokens=row["tokens"])
@@ -139,7 +139,7 @@ def other_caps(
         ]  # fmt: skip
         going = [trial for trial, at in policy.trials.items() if at.state == "running" and at.goal is None]
         from_before = {end.trial: (1 - decay_share) * end.tokens for end in had}
-        behind = Behind(
+        behind = FamilyHistory(
             on_rungs=charged.get((name, "rung"), 0.0) / conditions.share, tokens=tokens | from_before, ends=had,
             last=next((trial for trial in going if policy.trials[trial].rung >= 0), None),  # else it trains anew
             anew=2 * conditions.seeds,
@@ -154,7 +154,7 @@ class OtherCaps:
     """The prediction for one family. trials: those that may go on and that a law predicts; empty as long as there is no
     law."""
 
-    def __init__(self, policy: SuccessiveHalving, behind: Behind) -> None:
+    def __init__(self, policy: SuccessiveHalving, behind: FamilyHistory) -> None:
         self._policy, self._behind, foretell = policy, behind, policy.standings.foretold
         going = {name: each for name, each in policy.trials.items() if each.state != "ended" and foretell(name, 1.0)}
         self.trials = sorted([name for name, each in going.items() if not each.past_best] or going)
@@ -194,7 +194,7 @@ class OtherCaps:
         assert foretold, "there is a law"
         return foretold
 
-    def from_start(self, means: Means) -> tuple[str, Forecast]:
+    def from_start(self, means: CapResources) -> tuple[str, Forecast]:
         """Return the best trial of a search that has such a cap from its start, and the loss that is expected of that
         search.
 
@@ -212,7 +212,7 @@ class OtherCaps:
         luck = sum(chance * (log - mean) ** 2 for chance, log in zip(chances, logs, strict=True))
         return ends[0][0], (math.exp(mean), math.hypot(forecasts[0][1], math.sqrt(luck)))
 
-    def going_on(self, means: Means) -> tuple[str, Forecast]:
+    def going_on(self, means: CapResources) -> tuple[str, Forecast]:
         """Return the trial that the rest of a cap goes to, after the rungs that it still pays for, and its expected
         loss."""
         ladder, behind = self._policy.refitted(means.seconds, means.wall), self._behind
@@ -244,25 +244,25 @@ class OtherCaps:
         at = self._policy.trials[trial].progress
         return at.tokens / at.seconds
 
-    def foretold(self, cap: float, means: Callable[[float], Means], *, over: bool) -> Foretold:
+    def foretold(self, cap: float, means: Callable[[float], CapResources], *, over: bool) -> CapForecast:
         """Return the rows, or why there are none."""
         sizes = {each.observed[0].size for each in self._policy.trials.values() if each.observed}
         if self._policy.past_best:
-            return Foretold(why="trials are past their best on this text, of which no law of losses that fall tells")
+            return CapForecast(why="trials are past their best on this text, of which no law of losses that fall tells")
         if len(sizes) < FEWEST_SIZES:
             rule = f"{len(sizes)} of at least {FEWEST_SIZES} were seen after their warm-up"
-            return Foretold(why=f"too few sizes for a law of losses: {rule}")
+            return CapForecast(why=f"too few sizes for a law of losses: {rule}")
         if not self.trials:
-            return Foretold(
+            return CapForecast(
                 why="no law of losses: it takes a trial seen at two rungs after its warm-up, and one to go on"
             )
         if self._behind.ends and not self._doubt:
-            return Foretold(
+            return CapForecast(
                 why="no trial that had its decay was seen after its warm-up, so what a decay gives is not known"
             )
-        return Foretold(rows=self.rows(cap, means, over=over), decayed=self._doubt > 0)
+        return CapForecast(rows=self.rows(cap, means, over=over), decayed=self._doubt > 0)
 
-    def rows(self, cap: float, means: Callable[[float], Means], *, over: bool) -> list[Expected]:
+    def rows(self, cap: float, means: Callable[[float], CapResources], *, over: bool) -> list[Expected]:
         """Return what to expect of the cap and of others. over: the study has ended under its cap, and spends no more
         of it.
 

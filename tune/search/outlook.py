@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tune.search.forecast import LEAST_PROMISE, LEVEL, MOST_TRIALS, NEW_SHARE, Favour, Progress
+from tune.search.forecast import LEAST_PROMISE, LOSS_PER_LOG_PROMISE, MOST_TRIALS, NEW_SHARE, Favour, Progress
 from tune.search.front import Forecast
 from tune.search_space import Config
 
@@ -121,7 +121,7 @@ class Outlook:
         if (most := max((each for each in added if each is not None), default=0.0)) > 0:
             return [math.log(max((each or 0.0) / most, LEAST_PROMISE)) for each in added]
         lowest, _ = min(forecasts)
-        return [-math.log(loss / lowest) / LEVEL for loss, _ in forecasts]
+        return [-math.log(loss / lowest) / LOSS_PER_LOG_PROMISE for loss, _ in forecasts]
 
 
 def most_promising(configs: Sequence[Config], prior: Callable[[Config], Favour], outlook: Outlook) -> int:

@@ -13,7 +13,7 @@ from tune.search_space import Config
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class BudgetLeft:
     """What a free slot finds. seconds: of a slot, neither spent nor reserved, that the family may use; slots: that are
     free; running: trials of the family; wall: seconds to the deadline, or in which the cap should be used; reserved:
     seconds that trials on their way to a rung still have; binding: whether `wall` is to the deadline."""
@@ -114,7 +114,7 @@ class Policy(Protocol):
     def rung_seconds(self, rung: int) -> float:
         """Return the seconds that a trial has trained in all at a rung."""
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Return what a free slot should do."""
 
     def promoted(self, trial: str, rung: int, seconds: float) -> None:

@@ -20,11 +20,11 @@ from tune.errors import UserError
 from tune.reports import from_row
 from tune.search.engine import CONFIRM, DEATHS_ALLOWED, GO_ON, LEAST_LEASE_SECONDS, RETRY, Engine
 from tune.search.family import TrialRecord
-from tune.search.state import Agreed, State, Terms, agreed_in, last_events
+from tune.search.state import AgreedTerms, State, Terms, last_events, parse_agreed_terms
 from tune.search_space import seedless
-from tune.store.accounting import DECODING, Running
-from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
-from tune.store.journal import SHARE, Journal, named
+from tune.store.accounting import DECODING, RunningLease
+from tune.store.heartbeat import DRIVER, GRACE_SECONDS, is_worker_alive, read_heartbeat
+from tune.store.journal import SLOT_SHARE_SQL, Journal, as_mapping
 from tune.store.mirror import is_copy
 from tune.units import whole_text
 
@@ -34,13 +34,13 @@ LIVES_ON_SECONDS = 1.0
 """Seconds that a process lives on after its driver, if it had no time yet for a sign of life: until Ray ends it, after
 .4 to 1.4 s as measured."""
 OPEN_LEASES = f"""
-    SELECT lease, trial, slot, leases.opened, {SHARE} AS share, purpose,
-           leases.opened + reserved / {SHARE} + {GRACE_SECONDS} AS until, state = 'running' AS trains
+    SELECT lease, trial, slot, leases.opened, {SLOT_SHARE_SQL} AS share, purpose,
+           leases.opened + reserved / {SLOT_SHARE_SQL} + {GRACE_SECONDS} AS until, state = 'running' AS trains
     FROM leases JOIN slots USING (slot) JOIN trials USING (trial) WHERE leases.closed IS NULL"""
 """Query of open leases. until: the end of the grace; trains: whether the trial trains on it. If not, its configuration
 is measured, or the driver itself works for it, and the lease is not charged to the trial."""
 OPEN_SLOTS = f"""
-    SELECT slot, opened, {SHARE} AS share, MAX(lease) AS lease, trial
+    SELECT slot, opened, {SLOT_SHARE_SQL} AS share, MAX(lease) AS lease, trial
     FROM slots LEFT JOIN (SELECT lease, slot, trial FROM leases) USING (slot) WHERE closed IS NULL GROUP BY slot"""
 """Query of open slots, with the last lease of each."""
 SEGMENTS = "purpose IN ('rung', 'final')"
@@ -57,9 +57,9 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
     UserError: the journal says something impossible.
     """
     ends: dict[int, float] = {}
-    with undamaged(journal):
+    with damage_as_user_error(journal):
         end_orphans(journal)
-    with undamaged(journal), journal.transaction():
+    with damage_as_user_error(journal), journal.transaction():
         leases = journal.rows(OPEN_LEASES)
         last, end = last_moment(journal), driver_end(journal, leases)
         share = share_of(journal)
@@ -92,8 +92,8 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
 def end_orphans(journal: Journal) -> None:
     """End every trial process that a killed driver left behind, as far as their signs of life tell of them."""
     for row in journal.rows("SELECT trial FROM trials"):
-        beat = last_beat(journal.folder, row["trial"]) if TRIAL_NAME.fullmatch(row["trial"]) else None
-        if beat and still_there(beat):
+        beat = read_heartbeat(journal.folder, row["trial"]) if TRIAL_NAME.fullmatch(row["trial"]) else None
+        if beat and is_worker_alive(beat):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(beat.pid, signal.SIGKILL)
 
@@ -101,13 +101,14 @@ def end_orphans(journal: Journal) -> None:
 def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
     """Return until when the driver held what was open: its last sign of life, or what it wrote last; not past all
     leases, nor, where there are none or the journal is of a copy, past the cap."""
-    last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
-    caps = agreed(journal)
+    last, beat = last_moment(journal), read_heartbeat(journal.folder, DRIVER)
+    caps = agreed_terms(journal)
     cap = caps[-1].seconds if caps else 0.0
     latest = max((lease["until"] for lease in leases), default=last + cap)
     if is_copy(journal.folder):  # the study may have gone on, with other leases, for what was left of the cap
-        sums = f"TOTAL((IFNULL(closed, ?) - opened) * {SHARE}) AS spent, TOTAL((closed IS NULL) * {SHARE}) AS rate"
-        (held,) = journal.rows(f"SELECT {sums} FROM slots", last)
+        spent = f"TOTAL((IFNULL(closed, ?) - opened) * {SLOT_SHARE_SQL}) AS spent"
+        rate = f"TOTAL((closed IS NULL) * {SLOT_SHARE_SQL}) AS rate"
+        (held,) = journal.rows(f"SELECT {spent}, {rate} FROM slots", last)
         rate = held["rate"] + unseen_slots(journal) * share_of(journal)
         latest = last + max(0.0, cap - held["spent"]) / max(rate, TINY) - LIVES_ON_SECONDS
     return max(last, min(beat.at, latest)) if beat else last
@@ -117,7 +118,7 @@ def unseen_slots(journal: Journal) -> int:
     """Return how many slots a search may have opened since the journal was copied; 0 where it is no copy of one that
     runs."""
     kept = journal.facts().get("slots_kept")
-    had = named(journal.facts().get("devices")).get("slots")
+    had = as_mapping(journal.facts().get("devices")).get("slots")
     if not is_copy(journal.folder) or not isinstance(had, int):
         return 0
     had = min(had, kept) if isinstance(kept, int) and kept else had
@@ -126,14 +127,14 @@ def unseen_slots(journal: Journal) -> int:
 
 def share_of(journal: Journal) -> float:
     """Return the device-seconds in a second of a slot in the last run."""
-    share = named(journal.facts().get("devices")).get("share")
+    share = as_mapping(journal.facts().get("devices")).get("share")
     return float(share) if isinstance(share, int | float) and 0 < share < math.inf else 1.0
 
 
 def last_sign(journal: Journal, lease: sqlite3.Row, unknown: float) -> float:
     """Return when the trial of a lease gave its last sign of life on it; `unknown` where it gave none."""
     named = lease["trial"] is not None and TRIAL_NAME.fullmatch(lease["trial"])
-    beat = last_beat(journal.folder, lease["trial"]) if named else None
+    beat = read_heartbeat(journal.folder, lease["trial"]) if named else None
     return beat.at if beat is not None and beat.lease == lease["lease"] else unknown
 
 
@@ -153,7 +154,7 @@ def last_moment(journal: Journal) -> float:
 
 def spent(journal: Journal) -> float:
     """Return the device-seconds of all slots, which must be closed."""
-    return float(journal.rows(f"SELECT TOTAL((closed - opened) * {SHARE}) AS spent FROM slots")[0]["spent"])
+    return float(journal.rows(f"SELECT TOTAL((closed - opened) * {SLOT_SHARE_SQL}) AS spent FROM slots")[0]["spent"])
 
 
 def spent_beside(journal: Journal) -> float:
@@ -179,7 +180,7 @@ DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, A
 
 
 @contextlib.contextmanager
-def undamaged(journal: Journal) -> Iterator[None]:
+def damage_as_user_error(journal: Journal) -> Iterator[None]:
     """Turn the errors by which reading a damaged journal inside fails into a UserError."""
     try:
         yield
@@ -202,11 +203,11 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
 
     UserError: the journal says something impossible.
     """
-    with undamaged(journal):
-        replay(engine.state, journal)
+    with damage_as_user_error(journal):
+        replay_journal(engine.state, journal)
         for row in journal.rows("SELECT * FROM memory ORDER BY event"):
             remember_memory(engine, row["trial"], row["micro_batches"], row["measured"])
-    notes = list(astray(engine.state, journal))
+    notes = list(state_mismatch_warnings(engine.state, journal))
     for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {SEGMENTS} GROUP BY trial"):
         if row["trial"] in engine.running and row["closed"] is not None:
             engine.killed(row["trial"], row["charged"])
@@ -240,38 +241,38 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     return notes
 
 
-def whose(record: TrialRecord, trials: Mapping[str, TrialRecord]) -> str:
+def confirmed_trial(record: TrialRecord, trials: Mapping[str, TrialRecord]) -> str:
     """Return the trial whose configuration this one trains anew. StopIteration: there is none."""
     sought = record.family, seedless(record.config)
     return next(name for name, each in trials.items() if (each.family, each.config) == sought)
 
 
-def astray(state: State, journal: Journal) -> Iterator[str]:
+def state_mismatch_warnings(state: State, journal: Journal) -> Iterator[str]:
     """Yield a warning that names the parts of the state in which the replayed one differs from the one that the journal
     was written in, if any do."""
-    before, now = named(journal.facts().get("state")), state.digest()
+    before, now = as_mapping(journal.facts().get("state")), state.digest()
     parts = sorted(part for part in before.keys() | now.keys() if before and before.get(part) != now.get(part))
     if parts:
         rule = "a fault of this program, unless it is another version than before; please report it"
         yield f"warning: the journal does not tell all that the search knew ({', '.join(parts)}): {rule}. It goes on."
 
 
-def agreed(journal: Journal) -> list[Agreed]:
+def agreed_terms(journal: Journal) -> list[AgreedTerms]:
     """Return the terms that a study had, the first ones first; none where it is new. UserError: they are damaged."""
-    with undamaged(journal):
-        return agreed_in(journal.facts())
+    with damage_as_user_error(journal):
+        return parse_agreed_terms(journal.facts())
 
 
 def note_cap(journal: Journal, seconds: float) -> None:
     """Write down the cap from now on, where it differs from the one before."""
-    caps = agreed(journal)
+    caps = agreed_terms(journal)
     if not caps or caps[-1].seconds != seconds:
         decision, report = last_events(journal)
-        caps.append(Agreed(at=last_moment(journal), seconds=seconds, decision=decision, report=report))
+        caps.append(AgreedTerms(at=last_moment(journal), seconds=seconds, decision=decision, report=report))
         journal.note(caps=[each.told() for each in caps])
 
 
-def replay(state: State, journal: Journal) -> None:
+def replay_journal(state: State, journal: Journal) -> None:
     """Replay to a new state all that the journal says happened."""
     anew = {row["trial"] for row in journal.rows("SELECT trial FROM decisions WHERE action = ?", CONFIRM)}
     for row in journal.rows("SELECT * FROM trials ORDER BY LENGTH(trial), trial"):
@@ -282,7 +283,7 @@ def replay(state: State, journal: Journal) -> None:
             state.families[row["family"]].suggestions.tried(row["trial"], record.config)
         state.trials[row["trial"]] = record
     for trial in anew:
-        state.trials[trial].confirms = whose(state.trials[trial], state.trials)
+        state.trials[trial].confirms = confirmed_trial(state.trials[trial], state.trials)
     leases = {row["lease"]: row for row in journal.rows(f"SELECT * FROM leases WHERE {SEGMENTS} ORDER BY lease")}
     segments = iter(leases.values())
     charges: dict[int, dict[str, float]] = {}
@@ -290,13 +291,13 @@ def replay(state: State, journal: Journal) -> None:
         of = charges.setdefault(row["lease"], {})
         of[row["what"]] = of.get(row["what"], 0.0) + row["seconds"] / state.share
 
-    def close(trial: str) -> Running:
+    def close(trial: str) -> RunningLease:
         lease = leases[state.running[trial].assignment.lease]
         return state.closed(trial, lease["charged"])
 
-    state.agreed(agreed(journal)[0], new=True)
+    state.agreed(agreed_terms(journal)[0], new=True)
     for event in events(journal):
-        if isinstance(event, Agreed):
+        if isinstance(event, AgreedTerms):
             state.agreed(event, new=False)
             continue
         trial, action = event["trial"], event["action"]
@@ -318,7 +319,7 @@ def replay(state: State, journal: Journal) -> None:
             state.stopped(trial, event["reason"])
 
 
-def events(journal: Journal) -> list[sqlite3.Row | Agreed]:
+def events(journal: Journal) -> list[sqlite3.Row | AgreedTerms]:
     """Return decisions, reports that ended a lease (rows without an `action`), and new terms, in the order in which
     they happened.
 
@@ -329,10 +330,10 @@ def events(journal: Journal) -> list[sqlite3.Row | Agreed]:
         FROM reports JOIN trials USING (trial)
         WHERE ended IS NOT NULL ORDER BY report""")
     decisions = journal.rows("SELECT trial, action, reason, at, report AS after, decision AS place FROM decisions")
-    found: list[tuple[float, float, sqlite3.Row | Agreed]] = [
+    found: list[tuple[float, float, sqlite3.Row | AgreedTerms]] = [
         (row["after"], row["place"], row) for row in (*reports, *decisions)
     ]
-    found += [(terms.report, terms.decision + 0.5, terms) for terms in agreed(journal)[1:]]
+    found += [(terms.report, terms.decision + 0.5, terms) for terms in agreed_terms(journal)[1:]]
     return [event for _, _, event in sorted(found, key=lambda each: each[:2])]
 
 

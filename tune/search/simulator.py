@@ -20,7 +20,7 @@ PAST_SHARES = LOOKS * WATCH_SHARE, LOOKS / WATCH_POINTS
 lesser of the two."""
 
 
-class Course(Protocol):
+class LearningCurve(Protocol):
     """The training of one configuration, made up or recorded."""
 
     @property
@@ -105,7 +105,7 @@ class Costs:
     memory_limit: float = math.inf
 
 
-CourseOf = Callable[[str, str, Mapping[str, Value]], Course]
+LearningCurveOf = Callable[[str, str, Mapping[str, Value]], LearningCurve]
 """Function that returns the course of a trial, from its name, its family and its configuration."""
 
 
@@ -116,7 +116,7 @@ class Simulation:
     subclass may override what becomes of a lease.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, costs: Costs, course_of: CourseOf) -> None:
+    def __init__(self, engine: Engine, clock: Clock, costs: Costs, course_of: LearningCurveOf) -> None:
         self.engine, self.clock, self.costs, self.course_of = engine, clock, costs, course_of
         self.assignments: list[Assignment] = []
         self.events: list[tuple[float, int, Assignment]] = []

@@ -18,8 +18,8 @@ from tune.reports import Report
 from tune.search.family import Family, TrialRecord
 from tune.search.forecast import Progress
 from tune.search.ladder import Ladder
-from tune.store.accounting import Assignment, Running
-from tune.store.journal import Fact, Journal, named
+from tune.store.accounting import Assignment, RunningLease
+from tune.store.journal import Fact, Journal, as_mapping
 
 MOST_ETA = 16.0
 """Largest eta of a ladder that a journal may have."""
@@ -39,7 +39,7 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreed:
+class AgreedTerms:
     """The terms of a study from a moment on, as `caps` of its journal has them.
 
     at: that moment; seconds: the cap; families: where cap or deadline differ from before, what each may use, in seconds
@@ -57,7 +57,7 @@ class Agreed:
     @classmethod
     def read(cls, fact: Fact) -> Self:
         """Read what `told` returned. LookupError, TypeError, ValueError: it says something impossible."""
-        terms = named(fact)
+        terms = as_mapping(fact)
         numbers = ("at", "seconds", "deadline", "decision", "report")
         known = {name: number(terms[name]) for name in numbers if terms.get(name) is not None}
         if not known["seconds"]:
@@ -67,8 +67,8 @@ class Agreed:
             at=known["at"], seconds=known["seconds"], deadline=known.get("deadline"),
             processor=None if processor is None else str(processor),
             families={
-                name: (number(named(each)["seconds"]), ladder_of(named(each)))
-                for name, each in named(terms.get("families")).items()
+                name: (number(as_mapping(each)["seconds"]), ladder_of(as_mapping(each)))
+                for name, each in as_mapping(terms.get("families")).items()
             },
             decision=known.get("decision", 0), report=known.get("report", 0),
         )  # fmt: skip
@@ -82,13 +82,13 @@ class Agreed:
         return known | {"families": families}
 
 
-def agreed_in(facts: Mapping[str, Fact]) -> list[Agreed]:
-    """Return the terms that a study had, the first ones first. Where they are damaged it raises what `Agreed.read`
+def parse_agreed_terms(facts: Mapping[str, Fact]) -> list[AgreedTerms]:
+    """Return the terms that a study had, the first ones first. Where they are damaged it raises what `AgreedTerms.read`
     does."""
     caps = facts.get("caps") or ()
     if not isinstance(caps, Sequence):
         raise TypeError(f"caps of {caps!r}")
-    return [Agreed.read(each) for each in caps]
+    return [AgreedTerms.read(each) for each in caps]
 
 
 def last_events(journal: Journal) -> tuple[int, int]:
@@ -109,12 +109,12 @@ class State:
     def __init__(self, families: Mapping[str, Family], folder: Path, share: float) -> None:
         self.families, self._folder, self.share = families, folder, share
         self.trials: dict[str, TrialRecord] = {}
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningLease] = {}
         self.cut_short: dict[str, int | None] = {}
         self._slots: set[int] = set()
         self._processor: str | None = None
 
-    def leased(self, row: sqlite3.Row) -> Running:
+    def leased(self, row: sqlite3.Row) -> RunningLease:
         """Apply a lease that a trial was given: its first, for its next rung or its last segment, or to go on with what
         it had."""
         trial, rung, slot = row["trial"], row["rung"], row["slot"]
@@ -139,7 +139,7 @@ class State:
             training_seconds=None if counted else family.policy.rung_seconds(rung), checkpoint=record.checkpoint,
             micro_batches=record.micro_batches,
         )  # fmt: skip
-        self.running[trial] = Running(
+        self.running[trial] = RunningLease(
             assignment=assignment, fresh_slot=slot not in self._slots, steps_before=record.steps,
             micro_batches=record.micro_batches,
         )  # fmt: skip
@@ -149,7 +149,7 @@ class State:
             family.rungs_until[trial] = assignment.opened + assignment.seconds
         return self.running[trial]
 
-    def closed(self, trial: str, charged: float) -> Running:
+    def closed(self, trial: str, charged: float) -> RunningLease:
         """Apply the end of a lease, for which so many device-seconds were charged; the trial is on its way until more
         is known."""
         run = self.running.pop(trial)
@@ -161,7 +161,7 @@ class State:
         self.cut_short[trial] = run.assignment.rung
         return run
 
-    def ended(self, run: Running, report: Report) -> str | None:
+    def ended(self, run: RunningLease, report: Report) -> str | None:
         """Apply the last report of a lease that is closed. Returns why the trial should be stopped; None: it should
         not."""
         assignment, valid = run.assignment, report.valid
@@ -241,7 +241,7 @@ class State:
         if self.trials[trial].confirms is None:
             family.suggestions.tell(trial, reached + 1, None)
 
-    def agreed(self, now: Agreed, *, new: bool) -> None:
+    def agreed(self, now: AgreedTerms, *, new: bool) -> None:
         """Apply another cap or deadline from now on (in `families`: what that makes of each; the ladders of a `new`
         study are made so already), or another processor, of which no price is known.
 
@@ -277,15 +277,15 @@ class State:
         return {part: hashlib.sha256(text).hexdigest()[:12] for part, text in told.items()}
 
 
-LATER = ("life", "confirm", "own", "slots", "within", "deadline")
+OPTIONAL_LADDER_FIELDS = ("life", "confirm", "own", "slots", "within", "deadline")
 """Fields of a ladder that are not told where they are infinite or the journal is an earlier version's."""
 
 
 def ladder_of(terms: Mapping[str, Fact]) -> Ladder:
     """Read the ladder that was agreed for a family. UserError: it is damaged."""
-    told = named(terms["ladder"])
+    told = as_mapping(terms["ladder"])
     known = {name: number(value) for name, value in told.items() if name != "top"}
-    top, whole = told.get("top"), {*told, *LATER} == {each.name for each in fields(Ladder)}
+    top, whole = told.get("top"), {*told, *OPTIONAL_LADDER_FIELDS} == {each.name for each in fields(Ladder)}
     sound = whole and isinstance(top, int) and 0 <= top <= MOST_RUNGS and known["first"] > 0
     if not sound or not (1 < known["eta"] <= MOST_ETA and known["fall_kept"] < 1 and known.get("life", 1.0) > 0):
         raise UserError("--resume: damaged journal: a ladder that it tells of cannot be climbed: begin anew")

@@ -13,7 +13,7 @@ from tune.reports import KEPT_BACK, TIE
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress, Standings
 from tune.search.front import Forecast, expected_gain
 from tune.search.ladder import Frame, Ladder
-from tune.search.policy import Finish, HandBack, Left, Move, Policy, Promote, Start, Wait
+from tune.search.policy import BudgetLeft, Finish, HandBack, Move, Policy, Promote, Start, Wait
 from tune.units import duration_text
 
 LEAST_BESIDE = 0.5
@@ -30,11 +30,11 @@ ENOUGH = 1.01
 NO_LONGER = "would train no longer than it has"
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
 PAST_BEST = f"trials are past their best, and with what is left none is expected to gain {TIE:g} nats"
-ALIKE = 3
+SAME_ERRORS_TO_GIVE_UP = 3
 """Number of trials that fail with one error, before any reached a rung, at which all others are expected to fail too.
 """
-HOPELESS = f"{ALIKE} trials failed with one error, and none reached a rung in this run"
-VARYING = re.compile(r"0x[0-9a-f]+|\d+")
+HOPELESS = f"{SAME_ERRORS_TO_GIVE_UP} trials failed with one error, and none reached a rung in this run"
+VARYING_ERROR_PARTS = re.compile(r"0x[0-9a-f]+|\d+")
 """The parts of an error's text that differ between trials: shapes, addresses."""
 
 
@@ -85,7 +85,7 @@ class SuccessiveHalving(Policy):
         """Whether in this run so many trials failed with one error, and none reached a rung, that there is no use in
         another."""
         alike = max((self._errors - self._errors_before).values(), default=0)
-        return alike >= ALIKE and not self._heard
+        return alike >= SAME_ERRORS_TO_GIVE_UP and not self._heard
 
     def rung_seconds(self, rung: int) -> float:
         return self.ladder.rung_seconds(rung)
@@ -162,7 +162,7 @@ class SuccessiveHalving(Policy):
         self.standings.close(trial, "ended")
         self._release(trial)
         if reason.startswith("error"):
-            self._errors[VARYING.sub("#", reason)] += 1
+            self._errors[VARYING_ERROR_PARTS.sub("#", reason)] += 1
 
     def resumed(self, begin: Mapping[str, float]) -> None:
         """A run of the study begins: what failed before may be mended, and what went well may fail now. begin: by trial
@@ -190,7 +190,7 @@ class SuccessiveHalving(Policy):
 
     # --- decisions
 
-    def decide(self, left: Left) -> Move:
+    def decide(self, left: BudgetLeft) -> Move:
         """Return what a free slot should do. Nothing counts as done before its event is told."""
         if self.hopeless:
             return HandBack(HOPELESS)
@@ -210,7 +210,7 @@ class SuccessiveHalving(Policy):
             return self._explore_beside(left) or self._lead(left)
         return move if self._rules.narrow else Wait(move.reason)
 
-    def _explore(self, left: Left) -> Move:
+    def _explore(self, left: BudgetLeft) -> Move:
         """Return a move for the lowest rung below its quota to which a trial can go."""
         free, anew = self._free(left), None
         for rung, (quota, used) in enumerate(zip(self.ladder.quotas, self._used, strict=False)):
@@ -235,7 +235,7 @@ class SuccessiveHalving(Policy):
                 return HandBack(f"rung {rung} has room for {places} more, and {left.running} run")
         return anew or HandBack("what runs needs no other slot")
 
-    def _explore_beside(self, left: Left) -> Move | None:
+    def _explore_beside(self, left: BudgetLeft) -> Move | None:
         """Return a move of a slot beside the leaders', where a deadline leaves more than these can use and each has a
         slot: from the top rung down one trial in eta of those below goes up, else a new one begins (ASHA, Li et al.
         2020, arXiv:1810.05934)."""
@@ -251,7 +251,7 @@ class SuccessiveHalving(Policy):
                 return Promote(trial, rung, f"{self._place(trial)}; the leaders have their slots")
         return self._another(seconds, "the leaders have their slots")
 
-    def _lead(self, left: Left) -> Move:
+    def _lead(self, left: BudgetLeft) -> Move:
         """Return a move where nothing is left to explore: the leader goes on, or, beside trials that run, the best of
         those that wait."""
         seconds, beside = min(left.seconds, left.wall), left.running > 0
@@ -298,7 +298,7 @@ class SuccessiveHalving(Policy):
         other = self.standings.after(trial, seconds - self.ladder.overhead)
         return other is None or expected_gain(leads, other) >= self._rules.least_gain * seconds
 
-    def _share(self, left: Left) -> Finish | None:
+    def _share(self, left: BudgetLeft) -> Finish | None:
         """Return the next of the last segments that points of the front share; None where losses are compared, trials
         have ends of their own, or nothing tells which trial it should be."""
         if not self._rules.front or math.isfinite(self.ladder.life):
@@ -335,7 +335,7 @@ class SuccessiveHalving(Policy):
             return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
         return Finish(trial, price, f"leads, and gets {price:.0f} s of {seconds:.0f}: then {TOO_LITTLE}", end)
 
-    def _free(self, left: Left, trial: str | None = None) -> float:
+    def _free(self, left: BudgetLeft, trial: str | None = None) -> float:
         """Return the seconds of a slot that a trial (None: any) may use on its way to a rung. What is kept for a last
         segment is not for it, nor, where the cap is another than at first, what the leader needs to come to an end of
         its own."""
@@ -346,7 +346,7 @@ class SuccessiveHalving(Policy):
                 kept = min(self.ladder.kept, self._price(leader, self.ladder.top))
         return min(left.seconds, left.wall) - kept
 
-    def _money_lies_idle(self, left: Left) -> bool:
+    def _money_lies_idle(self, left: BudgetLeft) -> bool:
         """Whether the trials that are on their way to rungs cannot spend what is left before the deadline. What a last
         segment needs is reserved already."""
         return (

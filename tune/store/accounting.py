@@ -26,18 +26,18 @@ from typing import Self, TypeVar
 from tune.errors import UserError
 from tune.reports import Report, Value, journal_row
 from tune.search_space import Config, precision_of
-from tune.store.heartbeat import GRACE_SECONDS, Beat, boot, last_beat
+from tune.store.heartbeat import GRACE_SECONDS, Heartbeat, machine_boot_id, read_heartbeat
 from tune.store.journal import Journal
 
 DECODING = "decoding"
 """The purpose of a lease on which the driver itself lets a winner translate and write."""
 Key = TypeVar("Key")
-UNIT = 2**60
+UNITS_PER_SECOND = 2**60
 """Units in a second, in which seconds are summed: each float above 4 ms is a whole number of them, so that sums are
 exact in whatever order."""
 
 
-class Exact(dict[Key, float]):
+class ExactSum(dict[Key, float]):
     """Moments or seconds by key, and their sum, exact to the last digit whatever was added and removed.
 
     It must be changed by item alone: `exact[key] = seconds`, `del exact[key]`.
@@ -46,15 +46,15 @@ class Exact(dict[Key, float]):
     _units = 0
 
     def beyond(self, moment: float) -> int:
-        """Return the sum of what each is beyond a moment, of which `UNIT` make a second."""
-        return self._units - len(self) * int(moment * UNIT)
+        """Return the sum of what each is beyond a moment, of which `UNITS_PER_SECOND` make a second."""
+        return self._units - len(self) * int(moment * UNITS_PER_SECOND)
 
     def __setitem__(self, key: Key, seconds: float) -> None:
-        self._units += int(seconds * UNIT) - int(self.get(key, 0.0) * UNIT)
+        self._units += int(seconds * UNITS_PER_SECOND) - int(self.get(key, 0.0) * UNITS_PER_SECOND)
         super().__setitem__(key, seconds)
 
     def __delitem__(self, key: Key) -> None:
-        self._units -= int(self[key] * UNIT)
+        self._units -= int(self[key] * UNITS_PER_SECOND)
         super().__delitem__(key)
 
 
@@ -71,7 +71,7 @@ class Ledger:
         self.cap, self.share = cap, share
         self._clock = clock
         self._before = spent_before
-        self._opened, self._closed, self._until = Exact[int](), Exact[int](), Exact[int]()
+        self._opened, self._closed, self._until = ExactSum[int](), ExactSum[int](), ExactSum[int]()
         self._leases: list[tuple[float, int]] = []
         """Leases in use, by their ends: (until, slot)."""
 
@@ -79,7 +79,7 @@ class Ledger:
     def spent(self) -> float:
         """Device-seconds charged until now."""
         now = self._clock()
-        return self._before + self.share * ((self._closed.beyond(now) - self._opened.beyond(now)) / UNIT)
+        return self._before + self.share * ((self._closed.beyond(now) - self._opened.beyond(now)) / UNITS_PER_SECOND)
 
     @property
     def reserved(self) -> float:
@@ -87,7 +87,7 @@ class Ledger:
         now = self._clock()
         overrun = sum(now - until for until, _ in takewhile(lambda lease: lease[0] < now, self._leases))
         open_slots = len(self._opened) - len(self._closed)
-        return self.share * (self._until.beyond(now) / UNIT + overrun + open_slots * GRACE_SECONDS)
+        return self.share * (self._until.beyond(now) / UNITS_PER_SECOND + overrun + open_slots * GRACE_SECONDS)
 
     @property
     def left(self) -> float:
@@ -175,7 +175,7 @@ class Assignment:
 
 
 @dataclass(kw_only=True)
-class Running:
+class RunningLease:
     """A lease in use. micro_batches: into how many parts batches are cut on it; there: how many slots there were when
     it was opened; charged: seconds of the slot so far, by what they were used for; gone: since when its worker is gone,
     None where it is not; hurried: whether the deadline made it shorter than its segment may need; silent: whether it is
@@ -251,13 +251,13 @@ class Accounting:
         self.journal.insert("slots", {"slot": slot, "opened": self.clock(), "share": self.ledger.share})
         return slot
 
-    def charge(self, run: Running, seconds: Mapping[str, float]) -> None:
+    def charge(self, run: RunningLease, seconds: Mapping[str, float]) -> None:
         """Charge what a running trial used, by what it used it for."""
         for what, amount in seconds.items():
             charged = self._write_charge(run.assignment.slot, what, amount, run.assignment)
             run.charged[what] = run.charged.get(what, 0.0) + charged / self.ledger.share
 
-    def report(self, run: Running, report: Report) -> Report:
+    def report(self, run: RunningLease, report: Report) -> Report:
         """Write a trial's report down. Returns it as the journal has it: with the rung that it completes, its MFU by
         the one peak that counts for all of its precision, and its checkpoint's path in the study's folder."""
         to, completes = run.assignment, report.ended == "rung" and report.valid is not None
@@ -284,7 +284,7 @@ class Accounting:
         taken = {"micro_batches": micro_batches, "predicted": round(predicted), "measured": measured}
         self.journal.insert("memory", {"at": self.clock(), "trial": to.trial, "lease": to.lease, **taken})
 
-    def close_lease(self, run: Running, rest: str) -> float:
+    def close_lease(self, run: RunningLease, rest: str) -> float:
         """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
 
         If its worker is gone, the lease ended when that went. Returns the device-seconds of the lease.
@@ -298,12 +298,12 @@ class Accounting:
         self._idle_since[assignment.slot] = now
         return charged
 
-    def last_sign(self, run: Running) -> Beat | None:
+    def last_sign(self, run: RunningLease) -> Heartbeat | None:
         """Return the last sign of life that a worker gave on this lease; None: it gave none."""
-        last = last_beat(self.journal.folder, run.assignment.trial)
+        last = read_heartbeat(self.journal.folder, run.assignment.trial)
         return last if last is not None and last.lease == run.assignment.lease else None
 
-    def note_gone(self, run: Running, at: float, since: float = -math.inf) -> None:
+    def note_gone(self, run: RunningLease, at: float, since: float = -math.inf) -> None:
         """Note that the worker of a lease is gone since `at`, or, if that is sooner, since the grace was over that
         followed its lease and the driver's last sign of life (`since`): its slot is charged no longer."""
         to = run.assignment
@@ -348,7 +348,7 @@ class Hold:
 
     def __init__(self, accounting: Accounting, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
         """Reserve `seconds` on each. UserError: the cap does not hold them."""
-        most = affordable(accounting, devices)
+        most = longest_hold_seconds(accounting, devices)
         if seconds > most:
             raise UserError(f"lease: {devices} x {seconds:.1f} s do not fit: only {devices} x {max(most, 0):.1f} s do")
         self._accounting = accounting
@@ -375,7 +375,7 @@ class Hold:
     @property
     def moment(self) -> dict[str, float | str]:
         """When the leases end, by the study's clock and by the monotonic clock of this machine's boot."""
-        return {"opened": self._ends, "boot": boot(), "monotonic": time.monotonic() + self.left}
+        return {"opened": self._ends, "boot": machine_boot_id(), "monotonic": time.monotonic() + self.left}
 
     def charge(self, what: str) -> None:
         """Charge the seconds since the last charge as `what`, on each slot; none after the grace, in which all that
@@ -401,6 +401,6 @@ class Hold:
                 self._accounting.journal.update("slots", slot, {"closed": self._charged})
 
 
-def affordable(accounting: Accounting, devices: int) -> float:
+def longest_hold_seconds(accounting: Accounting, devices: int) -> float:
     """Return the longest lease that could be reserved on each of so many new slots at once."""
     return accounting.ledger.affordable(None, devices) - OPENING_SECONDS

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tune.machine import stat_of, write_whole
 
-FOLDER = "heartbeats"
+HEARTBEAT_FOLDER = "heartbeats"
 DRIVER = "driver"
 BEAT_SECONDS = 0.5
 """Seconds between two signs of life: no charge after a kill is off by more than about this."""
@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0
 """Seconds between two looks at a driver's signs of life, which may lie on a network disk."""
 
 
-class Heart(threading.Thread):
+class HeartbeatThread(threading.Thread):
     """A thread that calls `beat` twice a second, or after the seconds that it returned where these are fewer, whatever
     else the process does. A full disk does not stop it."""
 
@@ -56,7 +56,7 @@ class Heart(threading.Thread):
         self.join()
 
 
-class Pulse:
+class DriverHeartbeat:
     """The driver's own signs of life, on the study's clock: what it holds is held until the last of them.
 
     Where none comes for the grace, because the driver was stopped or its disk was, workers without a lease end
@@ -76,9 +76,9 @@ class Pulse:
         """Give one more sign. Returns the seconds to the next, few enough that a late one or two are no silence."""
         now, soon = self._clock(), GRACE_SECONDS / 3
         if not self._pays(soon):
-            beat(self._folder, DRIVER, 0, self._last, said=now)
+            write_heartbeat(self._folder, DRIVER, 0, self._last, said=now)
             return soon
-        beat(self._folder, DRIVER, 0, now)
+        write_heartbeat(self._folder, DRIVER, 0, now)
         with self._lock:
             if now - self._last > GRACE_SECONDS:
                 self._silences.append(self._last)
@@ -99,12 +99,12 @@ class Pulse:
 
 
 @contextmanager
-def beating(
+def run_driver_heartbeat(
     folder: Path, clock: Callable[[], float], pays: Callable[[float], bool] = lambda seconds: True
-) -> Iterator[Pulse]:
+) -> Iterator[DriverHeartbeat]:
     """Keep up the driver's pulse while the `with` block lasts."""
-    pulse = Pulse(folder, clock, pays)
-    heart = Heart(pulse.beat)
+    pulse = DriverHeartbeat(folder, clock, pays)
+    heart = HeartbeatThread(pulse.beat)
     heart.start()
     try:
         yield pulse
@@ -113,9 +113,9 @@ def beating(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """A sign of life: of which process, and until when it used which lease, on the study's clock; said, ended: as in
-    `beat`."""
+    `write_heartbeat`."""
 
     lease: int
     at: float
@@ -126,7 +126,7 @@ class Beat:
     boot: str
 
 
-def beat(
+def write_heartbeat(
     folder: Path, name: str, lease: int, at: float, ended: str | None = None, *, said: float | None = None
 ) -> None:
     """Write down that a trial used its lease until `at`, on the study's clock, or the driver what it holds.
@@ -134,45 +134,45 @@ def beat(
     ended: WORKING or IDLE in the last sign of life of a worker that ends itself; said: when the sign is given (None: at
     `at`), where a driver lives that nothing pays any more for workers without a lease.
     """
-    here = {"pid": os.getpid(), "started": started(os.getpid()), "boot": boot()}
+    here = {"pid": os.getpid(), "started": process_start_ticks(os.getpid()), "boot": machine_boot_id()}
     sign = {"lease": lease, "at": at, "said": at if said is None else said, "ended": ended}
-    write_whole(folder / FOLDER / name, json.dumps(sign | here))
+    write_whole(folder / HEARTBEAT_FOLDER / name, json.dumps(sign | here))
 
 
-def end_within(seconds: float) -> None:
+def set_exit_timer(seconds: float) -> None:
     """Have the system end this process so many seconds from now, or at once, whatever it does then, even where it holds
     Python's lock and no thread of ours runs; but not where it never returns from the kernel. The next call replaces
-    this one, and `live_on` cancels it."""
+    this one, and `cancel_exit_timer` cancels it."""
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
 
 
-def live_on() -> None:
-    """Cancel `end_within`: this process ends when it likes."""
+def cancel_exit_timer() -> None:
+    """Cancel `set_exit_timer`: this process ends when it likes."""
     signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def last_beat(folder: Path, name: str) -> Beat | None:
+def read_heartbeat(folder: Path, name: str) -> Heartbeat | None:
     """Return the last sign of life of a trial, or of the driver; None where there is none that can be read."""
     try:
-        found = json.loads((folder / FOLDER / name).read_text())
+        found = json.loads((folder / HEARTBEAT_FOLDER / name).read_text())
         whole = {key: int(found[key]) for key in ("lease", "pid", "started")}
         at, said = float(found["at"]), float(found.get("said", found["at"]))
-        sign = Beat(at=at, said=said, boot=str(found["boot"]), ended=found.get("ended"), **whole)
+        sign = Heartbeat(at=at, said=said, boot=str(found["boot"]), ended=found.get("ended"), **whole)
         return sign if math.isfinite(at) and math.isfinite(said) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
 
-def started(pid: int) -> int | None:
+def process_start_ticks(pid: int) -> int | None:
     """Return when a process of this machine was started, in clock ticks since boot; None where there is none that
     lives."""
     fields = stat_of(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
-def still_there(found: Beat) -> bool:
+def is_worker_alive(found: Heartbeat) -> bool:
     """Whether the very process that gave this sign of life lives on this machine, and is a worker of Ray's."""
-    if found.boot != boot() or started(found.pid) != found.started:
+    if found.boot != machine_boot_id() or process_start_ticks(found.pid) != found.started:
         return False
     try:
         return b"ray::" in Path(f"/proc/{found.pid}/cmdline").read_bytes()
@@ -181,22 +181,22 @@ def still_there(found: Beat) -> bool:
 
 
 @functools.cache
-def boot() -> str:
+def machine_boot_id() -> str:
     """Return the id of this machine's boot: where it is the same, so are processes and the monotonic clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-this_boot = boot
+this_boot = machine_boot_id
 
 
-def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
+def opened_monotonic(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
     """Return when a lease was opened, on this machine's monotonic clock.
 
     If another machine opened it, whose clock means nothing here, the driver's last sign of life tells the study's time.
     """
     if boot == this_boot():
         return monotonic
-    driver = last_beat(folder, DRIVER)
+    driver = read_heartbeat(folder, DRIVER)
     return time.monotonic() - max(0.0, driver.said - opened if driver else 0.0)
 
 
@@ -211,7 +211,7 @@ class Driver:
     @classmethod
     def here(cls) -> "Driver":
         """Return this process."""
-        return cls(boot=boot(), pid=os.getpid(), started=started(os.getpid()))
+        return cls(boot=machine_boot_id(), pid=os.getpid(), started=process_start_ticks(os.getpid()))
 
 
 class DriverWatch:
@@ -225,15 +225,15 @@ class DriverWatch:
 
     def alive(self) -> bool:
         """Whether it lives: without it no trial goes on."""
-        if self._driver.boot == boot():
-            return started(self._driver.pid) == self._driver.started
+        if self._driver.boot == machine_boot_id():
+            return process_start_ticks(self._driver.pid) == self._driver.started
         if self._clock() - self._looked >= LOOK_SECONDS:
             self._looked = self._clock()
             self._look()
         return not self._replaced and self._clock() - self._heard < SILENCE_SECONDS
 
     def _look(self) -> None:
-        found = last_beat(self._folder, DRIVER)
+        found = read_heartbeat(self._folder, DRIVER)
         if found is None or found.said == self._said:
             return
         self._replaced = (found.boot, found.pid, found.started) != (

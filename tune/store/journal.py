@@ -34,12 +34,12 @@ class Stopwatch:
         self.seconds += perf_counter() - self._began
 
 
-FILE = "journal.db"
+JOURNAL_FILE = "journal.db"
 LOCK = "journal.lock"
-STUDY = "study.json"
+STUDY_FILE = "study.json"
 ENERGY = "energy_joules"
 """The fact that holds the energy which the machine took meanwhile, where its counters can be read."""
-CAP = "cap"
+ENDED_BY_CAP = "cap"
 """The reason that the fact `ended` gives where a search came to its own end."""
 Fact = Value | Sequence["Fact"] | Mapping[str, "Fact"]
 """A fact of a study, JSON-able."""
@@ -114,39 +114,40 @@ TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
 LAST_BEFORE = "bbf7e48"
 """The last commit of the project that goes on with studies whose journals had fewer of these steps."""
 
-FACTS = "SELECT key, value FROM study"
-SHARE = "IIF(share > 0, share, 1)"
+FACTS_QUERY = "SELECT key, value FROM study"
+SLOT_SHARE_SQL = "IIF(share > 0, share, 1)"
 """SQL for the device-seconds in a second of a slot; 1 in journals from before GPUs were shared."""
 
-NOW = "(strftime('%s', 'now') + 86400 - IFNULL((SELECT value + 0 FROM study WHERE key = 'created'), 0))"
+LATEST_MOMENT_SQL = "(strftime('%s', 'now') + 86400 - IFNULL((SELECT value + 0 FROM study WHERE key = 'created'), 0))"
 """SQL for a moment that the study's clock is not past: the time since it was created, and a day, as the system's clock
 can be set."""
-OF_SLOT = f"MAX(1, IFNULL((SELECT {SHARE} FROM slots WHERE slots.slot = {{}}.slot), 1))"
+OF_SLOT = f"MAX(1, IFNULL((SELECT {SLOT_SHARE_SQL} FROM slots WHERE slots.slot = {{}}.slot), 1))"
 """SQL for the device-seconds in a second of the slot of a row of a table, at least 1."""
-SENSE = {
+ROW_CHECKS_SQL = {
     "slots": f"""
-        opened BETWEEN 0 AND {NOW} AND IFNULL(closed BETWEEN opened AND {NOW}, 1)
+        opened BETWEEN 0 AND {LATEST_MOMENT_SQL} AND IFNULL(closed BETWEEN opened AND {LATEST_MOMENT_SQL}, 1)
         AND IFNULL(share > 0 AND share < 1e6, 1) AND slot NOT IN (
             SELECT slot FROM slots JOIN charges USING (slot)
-            GROUP BY slot HAVING TOTAL(seconds) > 1 + (IFNULL(closed, MAX(at)) - opened) * {SHARE})""",
+            GROUP BY slot HAVING TOTAL(seconds) > 1 + (IFNULL(closed, MAX(at)) - opened) * {SLOT_SHARE_SQL})""",
     "leases": f"""
-        opened BETWEEN (SELECT opened FROM slots WHERE slots.slot = leases.slot) AND {NOW}
-        AND IFNULL(closed BETWEEN opened AND {NOW}, 1)
-        AND IFNULL(charged BETWEEN 0 AND {NOW} * {OF_SLOT.format("leases")}, 1)
+        opened BETWEEN (SELECT opened FROM slots WHERE slots.slot = leases.slot) AND {LATEST_MOMENT_SQL}
+        AND IFNULL(closed BETWEEN opened AND {LATEST_MOMENT_SQL}, 1)
+        AND IFNULL(charged BETWEEN 0 AND {LATEST_MOMENT_SQL} * {OF_SLOT.format("leases")}, 1)
         AND price >= 0 AND price < 1e300 AND reserved >= 0 AND reserved < 1e300""",
-    "charges": f"at BETWEEN 0 AND {NOW} AND ABS(seconds) < {NOW} * {OF_SLOT.format('charges')}",
+    "charges": f"""
+        at BETWEEN 0 AND {LATEST_MOMENT_SQL} AND ABS(seconds) < {LATEST_MOMENT_SQL} * {OF_SLOT.format("charges")}""",
     "reports": f"""
-        at BETWEEN 0 AND {NOW} AND IFNULL(training_seconds BETWEEN 0 AND {NOW}, 1)
-        AND IFNULL(step_seconds BETWEEN 0 AND {NOW}, 1) AND IFNULL(steps >= 0, 1)
-        AND IFNULL(gap BETWEEN 0 AND {NOW}, 1) AND IFNULL(lost BETWEEN 0 AND steps, 1)
+        at BETWEEN 0 AND {LATEST_MOMENT_SQL} AND IFNULL(training_seconds BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1)
+        AND IFNULL(step_seconds BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1) AND IFNULL(steps >= 0, 1)
+        AND IFNULL(gap BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1) AND IFNULL(lost BETWEEN 0 AND steps, 1)
         AND (rung IS NULL AND NOT final OR ABS(valid_loss) < 1e300)""",
-    "decisions": f"at BETWEEN 0 AND {NOW}",
+    "decisions": f"at BETWEEN 0 AND {LATEST_MOMENT_SQL}",
 }
 """SQL for what is true of each row of a table: times are finite, in order and not in the future, and to a second no
 more is charged to a slot than it was held. What was not measured is NULL."""
 
 
-def named(fact: Fact) -> Mapping[str, Fact]:
+def as_mapping(fact: Fact) -> Mapping[str, Fact]:
     """Return a fact that is a mapping, or an empty one where there is none. TypeError: it is no mapping."""
     if not isinstance(fact, Mapping | None):
         raise TypeError(f"{fact!r} has no names")
@@ -164,13 +165,13 @@ def study_facts(folder: Path) -> Mapping[str, Fact]:
     OSError, ValueError, RecursionError: neither can be read.
     """
     try:
-        facts = json.loads((folder / STUDY).read_text(encoding="utf-8"))
+        facts = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
         if isinstance(facts, Mapping) and "settings" in facts:
             return facts
         raise ValueError("it has no settings")
     except (OSError, ValueError, RecursionError):
         with suppress(UserError, sqlite3.Error, ValueError), closing(connect(folder, briefly=True)) as journal:
-            if "settings" in (facts := facts_in(journal.execute(FACTS))):
+            if "settings" in (facts := facts_in(journal.execute(FACTS_QUERY))):
                 return facts
         raise
 
@@ -181,10 +182,12 @@ def connect(folder: Path, *, briefly: bool = False) -> sqlite3.Connection:
     briefly: no run begins meanwhile, so that SQLite need not leave files of its own beside a journal that is closed.
     UserError: `folder` holds no journal.
     """
-    path = Path(folder) / FILE
+    path = Path(folder) / JOURNAL_FILE
     if not path.is_file():
-        raise UserError(f"study: {str(folder)!r} holds no {FILE}: name the folder of a study, such as runs/NAME")
-    closed = not path.with_name(f"{FILE}-wal").exists()
+        raise UserError(
+            f"study: {str(folder)!r} holds no {JOURNAL_FILE}: name the folder of a study, such as runs/NAME"
+        )
+    closed = not path.with_name(f"{JOURNAL_FILE}-wal").exists()
     mode = "ro&immutable=1" if closed and (briefly or not os.access(folder, os.W_OK)) else "ro"
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=10)
     connection.row_factory = sqlite3.Row
@@ -258,11 +261,11 @@ class Journal:
         """
         self.folder, self.watch, self.on_disk = folder or Path(), Stopwatch(), folder is not None
         with ExitStack() as held:
-            file = ":memory:" if folder is None else folder / FILE
+            file = ":memory:" if folder is None else folder / JOURNAL_FILE
             if folder is not None:
                 held.callback(os.close, _locked(folder))
-                if not new and not (folder / FILE).is_file() and (folder / "checkpoints").exists():
-                    raise UserError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
+                if not new and not (folder / JOURNAL_FILE).is_file() and (folder / "checkpoints").exists():
+                    raise UserError(f"--resume: {str(folder)!r} holds no {JOURNAL_FILE}: name the folder of a study")
             self._db = held.enter_context(closing(sqlite3.connect(file, timeout=1, isolation_level=None)))
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA trusted_schema = OFF")
@@ -287,7 +290,7 @@ class Journal:
             with closing(connect(folder, briefly=True)) as theirs:
                 theirs.backup(journal._db)
         except sqlite3.Error as error:
-            raise UserError(f"--resume: {str(folder)!r} has a {FILE} that cannot be read ({error})") from None
+            raise UserError(f"--resume: {str(folder)!r} has a {JOURNAL_FILE} that cannot be read ({error})") from None
         journal._check_version()
         journal._check_sense()
         return journal
@@ -308,9 +311,8 @@ class Journal:
             ours = sound = whole = False
         forgotten = version == 0 and (self.folder / "checkpoints").exists()
         if version is None or forgotten or not (ours and sound and whole):
-            raise UserError(
-                f"--resume: {str(self.folder)!r} has a {FILE} that is damaged or of another version: begin a new study"
-            )
+            what = f"{JOURNAL_FILE} that is damaged or of another version"
+            raise UserError(f"--resume: {str(self.folder)!r} has a {what}: begin a new study")
         if 0 < version < len(STEPS):
             remedy = f"go on with it at the project's commit {LAST_BEFORE}; analysis reads it as it is"
             raise UserError(f"--resume: {str(self.folder)!r} is of an earlier version: {remedy}")
@@ -344,11 +346,13 @@ class Journal:
 
     def _check_sense(self) -> None:
         """Check each row by SENSE. UserError: a row says something impossible."""
-        for table, sense in SENSE.items():
+        for table, sense in ROW_CHECKS_SQL.items():
             query = f"SELECT {table.removesuffix('s')} AS number FROM {table} WHERE NOT ({sense}) LIMIT 1"
             for row in self.rows(query):
                 what = f"in {table}, number {row['number']} has a time, share or sum that cannot be"
-                raise UserError(f"--resume: {str(self.folder)!r} has a damaged {FILE} ({what}): begin a new study")
+                raise UserError(
+                    f"--resume: {str(self.folder)!r} has a damaged {JOURNAL_FILE} ({what}): begin a new study"
+                )
 
     def insert(self, table: str, values: Row) -> int:
         """Write one row; columns are the keys of `values`. Returns the row's number."""
@@ -372,7 +376,7 @@ class Journal:
 
     def facts(self) -> dict[str, Fact]:
         """Return the facts of the study."""
-        return facts_in(self.rows(FACTS))
+        return facts_in(self.rows(FACTS_QUERY))
 
     def rows(self, query: str, *values: Value) -> list[sqlite3.Row]:
         """Return the rows of a query."""
@@ -405,7 +409,7 @@ def spent_at_its_end(folder: Path, terms: Mapping[str, float | None]) -> float |
         query = f"SELECT key, value FROM study WHERE key IN ('ended', 'caps') AND {found}"
         facts = {row["key"]: json.loads(row["value"]) for row in journal.execute(query)}
         ended, caps = facts.get("ended"), facts.get("caps") or [{}]
-        if isinstance(ended, dict) and ended.get("reason") == CAP and ended.get("cap") == terms["cap"]:
+        if isinstance(ended, dict) and ended.get("reason") == ENDED_BY_CAP and ended.get("cap") == terms["cap"]:
             later = (terms["deadline"] or math.inf) > (caps[-1].get("deadline") or math.inf)
             less = (terms["stop_below_gain"] or 0.0) < (ended.get("stop_below_gain") or 0.0)
             return None if later or less else float(ended.get("spent", 0.0))

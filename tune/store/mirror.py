@@ -15,10 +15,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tune.errors import UserError
-from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
-from tune.store.journal import FILE, LOCK, STUDY, connect, study_facts
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
+from tune.store.journal import JOURNAL_FILE, LOCK, STUDY_FILE, connect, study_facts
 
-EVERY_SECONDS = 60.0
+MIRROR_EVERY_SECONDS = 60.0
 MIRRORED = "mirrored"
 """`ended` of the sign of life in a copy: until then the study may have gone on, whatever its journal says."""
 CHECKPOINTS, UNFINISHED = "checkpoints", ".unfinished-"
@@ -43,9 +43,9 @@ class Mirror:
         """Make the copy once. whole: with the winners and all else, and without a sign of life, as the study has ended.
         OSError, sqlite3.Error: it failed, and the copy of before stays."""
         self._place.mkdir(parents=True, exist_ok=True)
-        self._file(STUDY)
+        self._file(STUDY_FILE)
         with tempfile.TemporaryDirectory() as folder:  # as SQLite is not safe on a network disk
-            snapshot = Path(folder, FILE)
+            snapshot = Path(folder, JOURNAL_FILE)
             for _ in range(TRIES):
                 self.lives_on()
                 named = self._snapshot(snapshot)
@@ -54,22 +54,22 @@ class Mirror:
                     break
             else:
                 raise OSError(f"checkpoints went {TRIES} times before they were copied")
-            _copy_file(snapshot, self._place / FILE)
+            _copy_file(snapshot, self._place / JOURNAL_FILE)
         for path in self._place.glob(f"{CHECKPOINTS}/*/*"):
             within = path.relative_to(self._place)
             if within not in there and str(within) not in named:
                 shutil.rmtree(path, ignore_errors=True)
         if whole:
             for path in self._study.iterdir():
-                if path.name not in (CHECKPOINTS, FOLDER, LOCK) and not path.name.startswith(FILE):
+                if path.name not in (CHECKPOINTS, HEARTBEAT_FOLDER, LOCK) and not path.name.startswith(JOURNAL_FILE):
                     self._file(path.name) if path.is_file() else self._tree(path.relative_to(self._study))
-            (self._place / FOLDER / DRIVER).unlink()
+            (self._place / HEARTBEAT_FOLDER / DRIVER).unlink()
 
     def lives_on(self) -> None:
         """Say in the copy that the study lives, and may for EVERY_SECONDS more."""
         with self._saying:
-            (self._place / FOLDER).mkdir(exist_ok=True)
-            beat(self._place, DRIVER, 0, self._clock() + EVERY_SECONDS, MIRRORED)
+            (self._place / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
+            write_heartbeat(self._place, DRIVER, 0, self._clock() + MIRROR_EVERY_SECONDS, MIRRORED)
 
     def _snapshot(self, file: Path) -> list[str]:
         """Write the journal as it is now to one file. Returns the checkpoints that are to be beside it."""
@@ -93,7 +93,7 @@ class Mirror:
     def _tree(self, within: Path) -> None:
         """Copy a folder, unless its copy is as it is."""
         source, target = self._study / within, self._place / within
-        print_of_it = _print(source)
+        print_of_it = _fingerprint(source)
         if self._copied.get(within) != print_of_it or not target.is_dir():
             _copy_tree(source, target)
             self._copied[within] = print_of_it
@@ -126,14 +126,14 @@ def _copy_tree(source: Path, target: Path, *, symlinks: bool = False) -> None:
         raise
 
 
-def _print(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def _fingerprint(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return names, sizes and times of a folder's files, which change when a file does."""
     files = ((path, path.stat()) for path in sorted(folder.rglob("*")))
     return tuple((str(path.relative_to(folder)), found.st_size, found.st_mtime_ns) for path, found in files)
 
 
 @contextmanager
-def mirrored(
+def mirror_study(
     study: Path, folder: Path | None, clock: Callable[[], float], write: Callable[[str], None]
 ) -> Iterator[None]:
     """Copy the study into `folder`, under its own name, every minute while the `with` block lasts, and whole where that
@@ -146,7 +146,7 @@ def mirrored(
         yield
         return
     mirror, over, fails = Mirror(study, place, clock), threading.Event(), False
-    if (place / STUDY).exists() and _created(place) != _created(study):
+    if (place / STUDY_FILE).exists() and _created(place) != _created(study):
         raise UserError(f"--mirror: '{place}' is of another study: take it away, or name another folder")
 
     def copy(*, whole: bool = False) -> None:
@@ -161,12 +161,12 @@ def mirrored(
 
     def go_on() -> None:
         copy()
-        while not over.wait(EVERY_SECONDS):
+        while not over.wait(MIRROR_EVERY_SECONDS):
             copy()
 
     def live_on() -> None:
         """Renew the sign of life in the copy, however long it takes to copy."""
-        while not over.wait(EVERY_SECONDS / 2):
+        while not over.wait(MIRROR_EVERY_SECONDS / 2):
             with suppress(OSError):
                 mirror.lives_on()
 
@@ -186,7 +186,7 @@ def mirrored(
 
 def is_copy(folder: Path) -> bool:
     """Whether a folder is the copy of a study that may have gone on since."""
-    said = last_beat(folder, DRIVER)
+    said = read_heartbeat(folder, DRIVER)
     return said is not None and said.ended == MIRRORED
 
 
@@ -197,10 +197,10 @@ def _created(study: Path) -> object:
         return None
 
 
-def bring_back(folder: Path, study: Path) -> None:
+def restore_from_mirror(folder: Path, study: Path) -> None:
     """Restore the lost folder of a study from its copy in `folder`. UserError: there is no copy, or no room."""
     place = folder / study.name
-    if not os.path.isfile(place / FILE):
+    if not os.path.isfile(place / JOURNAL_FILE):
         raise UserError(f"--resume: '{study}' is not there, nor a copy in '{folder}': name the folder of a study")
     try:
         _copy_tree(place, study, symlinks=True)  # links are refused later

@@ -35,30 +35,31 @@ VALUES = {
 """SQL for what trials of one level are ranked by, low first; those of a user's loop by its metric."""
 ORDER = "IIF(own, 0, final) DESC, IIF(own OR final, 0, rung) DESC, on_whole DESC, subset DESC"
 """SQL order of levels, the furthest first; of two subsets the larger first."""
-KEPT = "checkpoint IS NULL"
+CHECKPOINT_FIRST_SQL = "checkpoint IS NULL"
 """SQL order of what is equally good: first what a checkpoint was kept of."""
-ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
+IS_CONFIRM_TRIAL_SQL = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
 """Condition on a trial: it trains the configuration of another one anew. It has a place, but only where it was measured
 on the whole split, and another trial of its family had its decay: its training is too short to end a search with."""
-OF_ENDS = f"""
-    SELECT ends.family FROM reports JOIN trials AS ends USING (trial) WHERE final AND at <= ?1 AND NOT ({ANEW})"""
+DECAYED_FAMILIES_QUERY = f"""
+    SELECT ends.family FROM reports JOIN trials AS ends USING (trial) WHERE final AND at <= ?1
+        AND NOT ({IS_CONFIRM_TRIAL_SQL})"""
 """Query of the families of which a trial, none of those, had its decay until a moment (?1)."""
-REACHED = """IFNULL(rung, (SELECT IFNULL(MAX(earlier.rung), 0) FROM reports AS earlier
+REACHED_RUNG_SQL = """IFNULL(rung, (SELECT IFNULL(MAX(earlier.rung), 0) FROM reports AS earlier
                              WHERE earlier.trial = reports.trial AND earlier.report < reports.report))"""
 """SQL for the rung of a report that counts; where it completes none, the highest that its trial had completed."""
-LAST_TOLD = """
+LAST_LOOP_REPORTS_QUERY = """
     SELECT MAX(report) FROM reports JOIN leases USING (lease)
     WHERE numbers IS NOT NULL AND closed IS NOT NULL GROUP BY lease"""
 """Query of the last report of a user's loop on each closed lease, however that ended."""
-YOUNG = "trial NOT IN (SELECT trial FROM reports WHERE rung IS NOT NULL)"
+NO_RUNG_YET_SQL = "trial NOT IN (SELECT trial FROM reports WHERE rung IS NOT NULL)"
 """Condition on a trial: it completed no rung. If it failed then, it has no place, not even if it is of a user's loop.
 """
 LEVELS = f"""
     WITH completed AS (
         SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
-               numbers IS NOT NULL AS own, {REACHED} AS reached,
+               numbers IS NOT NULL AS own, {REACHED_RUNG_SQL} AS reached,
                ROW_NUMBER() OVER (
-                   PARTITION BY trial, IIF(final, -1, {REACHED})
+                   PARTITION BY trial, IIF(final, -1, {REACHED_RUNG_SQL})
                    ORDER BY final AND numbers IS NULL AND whole_loss IS NULL,
                             CASE WHEN numbers IS NOT NULL THEN valid_loss
                                  WHEN final THEN IFNULL(whole_loss, MIN(valid_loss, IFNULL(averaged_loss, 9e999)))
@@ -66,10 +67,12 @@ LEVELS = f"""
                             report DESC
                ) AS again
         FROM reports JOIN trials USING (trial)
-        WHERE (final OR rung IS NOT NULL OR (report IN ({LAST_TOLD}) AND NOT ({FAILED} AND {YOUNG})))
+        WHERE (final OR rung IS NOT NULL
+               OR (report IN ({LAST_LOOP_REPORTS_QUERY}) AND NOT ({FAILED} AND {NO_RUNG_YET_SQL})))
             AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
             AND (numbers IS NOT NULL OR NOT {FAILED})
-            AND NOT ({ANEW} AND (whole_perplexity IS NULL OR family NOT IN ({OF_ENDS})))),
+            AND NOT ({IS_CONFIRM_TRIAL_SQL}
+                     AND (whole_perplexity IS NULL OR family NOT IN ({DECAYED_FAMILIES_QUERY})))),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
                final AND whole_perplexity IS NOT NULL AND MIN(
@@ -94,9 +97,10 @@ what was measured twice, as after a kill, it has the later one, but of several d
 with the lowest loss, on the whole split if one was measured there. Of a user's loop the best counts, also what it had
 when a lease cut it short, or when it failed on its way to a further rung, in place of what it had at the rung before.
 rung: after the decay, the highest before it; averaged: whether the average of the weights is kept."""
-PLACES = f"""
+PLACES_QUERY = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family
-               ORDER BY {ORDER}, {VALUES["perplexity"]}, {KEPT}, created, trial, final DESC, rung DESC) AS place
+               ORDER BY {ORDER}, {VALUES["perplexity"]}, {CHECKPOINT_FIRST_SQL}, created, trial, final DESC, rung DESC
+           ) AS place
     FROM ({LEVELS})"""
 """Query of levels with their place in their family: the first at a moment (?1) is the best so far."""
 RANKING = f"""
@@ -107,14 +111,14 @@ RANKING = f"""
            perplexity / (trials.parameters / 1e6) AS perplexity_per_million, bits_per_character, test_perplexity,
            report, steps, tokens, training_seconds, checkpoint, IFNULL(paid, 0.0) AS device_seconds, memory_bytes, mfu
     FROM trials
-    LEFT JOIN (SELECT *, MIN(place) FROM ({PLACES}) GROUP BY trial) AS reached USING (trial)
+    LEFT JOIN (SELECT *, MIN(place) FROM ({PLACES_QUERY}) GROUP BY trial) AS reached USING (trial)
     LEFT JOIN (SELECT trial, SUM(seconds) AS paid FROM charges GROUP BY trial) USING (trial)
     LEFT JOIN (SELECT trial, MAX(memory_bytes) AS memory_bytes, AVG(mfu) AS mfu FROM reports GROUP BY trial)
         USING (trial)"""
 """Query of a row for each trial, with the furthest level that it had completed at a moment (?1): the one with the
 smallest number of a place."""
 
-ENDED = f"""
+ENDED_TRIALS_QUERY = f"""
     SELECT trials.trial, trials.family, config, trials.created, trials.parameters, steps, tokens, training_seconds,
            step_seconds, valid_loss, perplexity, bits_per_character, nats_per_word, accuracy, trained_loss,
            trained_accuracy, bleu, chrf, step_bytes, step_allocations, step_ratio, paid AS device_seconds,
@@ -132,14 +136,14 @@ ENDED = f"""
 """Query of a row for each trial that came to its end, or diverged, and then has no valid_loss: what it was after its
 last step, and what it took; train_loss: the mean over the last tenth of its steps, with dropout; lowest_loss,
 lowest_at: the lowest loss on the validation subset, and after what share of its steps it was."""
-TRAINED = f"SELECT * FROM ({ENDED}) WHERE valid_loss IS NOT NULL ORDER BY created, trial"
+TRAINED_TRIALS_QUERY = f"SELECT * FROM ({ENDED_TRIALS_QUERY}) WHERE valid_loss IS NOT NULL ORDER BY created, trial"
 """Query of those of these rows that came to their ends."""
 
-STORED = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
+EXPERIMENT_ROWS_QUERY = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
 """Query of the rows of an experiment, each as JSON."""
 
 
-def lasting(measured: str = "TRUE") -> str:
+def lasting_reports_query(measured: str = "TRUE") -> str:
     """Return a query of the reports that are `measured`, without those that a later one of their trial, at no more
     steps, repeats, as after a kill; of several at as many steps it has the last."""
     return f"""
@@ -159,27 +163,27 @@ def _rows(journal: Reader, query: str) -> list[sqlite3.Row]:
     return journal.rows(query, math.inf) if isinstance(journal, Journal) else [*journal.execute(query, (math.inf,))]
 
 
-def in_order(by: By = "perplexity") -> str:
+def ranking_query(by: By = "perplexity") -> str:
     """Return RANKING ordered by family, section and level, in each the lowest first; trials without a place, as they
     began."""
     section = " ".join(f"WHEN '{name}' THEN {number}" for number, name in enumerate(SECTIONS))
     return f"""
         SELECT * FROM ({RANKING})
-        ORDER BY family, CASE section {section} END, {ORDER}, {VALUES[by]}, {KEPT}, created, trial"""
+        ORDER BY family, CASE section {section} END, {ORDER}, {VALUES[by]}, {CHECKPOINT_FIRST_SQL}, created, trial"""
 
 
 def ranking(journal: Reader, by: By = "perplexity") -> list[sqlite3.Row]:
-    """Return the rows of `in_order`."""
-    return _rows(journal, in_order(by))
+    """Return the rows of `ranking_query`."""
+    return _rows(journal, ranking_query(by))
 
 
 def best_so_far(journal: Reader) -> dict[str, sqlite3.Row]:
     """Return by family the first row of its ranking, where it has one, as a row of LEVELS with its config."""
-    query = f"SELECT reached.*, config FROM ({PLACES}) AS reached JOIN trials USING (trial) WHERE place = 1"
+    query = f"SELECT reached.*, config FROM ({PLACES_QUERY}) AS reached JOIN trials USING (trial) WHERE place = 1"
     return {row["family"]: row for row in _rows(journal, query)}
 
 
-def decayed(journal: Reader) -> list[sqlite3.Row]:
+def decayed_trials(journal: Reader) -> list[sqlite3.Row]:
     """Return for each sound trial that had its decay the row of LEVELS that says what it came to."""
     return _rows(journal, f"SELECT * FROM ({LEVELS}) WHERE final AND tokens > 0 ORDER BY report")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tune.backend.leased import TrialEnvironment
 from tune.store.accounting import Assignment
-from tune.store.heartbeat import Driver, boot
+from tune.store.heartbeat import Driver, machine_boot_id
 
 POINT = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
 
@@ -17,7 +17,7 @@ def told(peak_flops: float | None = 1e9, **more: Any) -> dict[str, Any]:
         "trial": "t001", "family": "nanogpt", "config": POINT, "slot": 0, "lease": 1, "rung": 0, "opened": 0.0,
         "seconds": 3600.0, "steps": None, "training_seconds": None, "checkpoint": None, "micro_batches": 1,
     }  # fmt: skip
-    opened = {"boot": boot(), "monotonic": time.monotonic()}
+    opened = {"boot": machine_boot_id(), "monotonic": time.monotonic()}
     return {"assignment": vars(Assignment(**lease | more)), "opened": opened, "peak_flops": peak_flops}
 
 

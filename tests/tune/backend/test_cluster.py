@@ -48,7 +48,7 @@ def test_a_place_that_a_node_does_not_see_is_refused_and_nothing_is_left(
         return {"here (10.0.0.1:1)": function(path), "there (10.0.0.2:1)": None}
 
     monkeypatch.setattr(session, "nodes", list)
-    monkeypatch.setattr(session, "on_each", on_each)
+    monkeypatch.setattr(session, "run_on_nodes", on_each)
     with pytest.raises(ValueError, match=r"^--out: .*study' is not seen from there \(10\.0\.0\.2:1\)[^\n]*$"):
         session.check_folder(tmp_path / "runs" / "study")
     assert os.listdir(tmp_path) == []
@@ -61,7 +61,7 @@ def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: 
     }
     living = [{"Resources": {"CPU": 3.0}}, {"Resources": {"CPU": 1.0}}, {"Resources": {}}]
     monkeypatch.setattr(session, "nodes", lambda: living)
-    monkeypatch.setattr(session, "on_each", lambda nodes, function, kind: told)
+    monkeypatch.setattr(session, "run_on_nodes", lambda nodes, function, kind: told)
     found = session.cluster_devices(Settings(budget=600))
     assert (found.slots, found.precisions, found.name, found.processor) == (4, ("fp32",), "core", "A or B")
     with pytest.raises(ValueError, match=r"--devices: '5'"):

@@ -21,7 +21,7 @@ from tune.errors import told as in_one_line
 from tune.load import Loop
 from tune.loop import FIRST_SAVE_SECONDS, output_of
 from tune.reports import Metric, Report, from_row
-from tune.store.heartbeat import live_on, started
+from tune.store.heartbeat import cancel_exit_timer, process_start_ticks
 
 LOSS = Metric(name="loss", tie=0.0)
 HEAD = "import json, os, sys, time\nimport tune.loop as ration\n"
@@ -47,7 +47,7 @@ class Worker:
         self.code = folder / "code"
         self.code.mkdir()
         self.trial = LoopTrial.__new__(LoopTrial)
-        monkeypatch.setattr("tune.backend.leased.Heart", self.heart)
+        monkeypatch.setattr("tune.backend.leased.HeartbeatThread", self.heart)
         self.place = place(self.folder)
 
     def heart(self, live: Callable[[], float]) -> Any:
@@ -87,7 +87,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     made = Worker(tmp_path, monkeypatch)
     yield made
     made.trial.cleanup()
-    live_on()
+    cancel_exit_timer()
 
 
 def test_it_goes_on_where_it_was_in_the_same_process_and_nothing_of_our_models_is_there(worker: Worker) -> None:
@@ -143,7 +143,7 @@ def test_a_loop_that_never_reports_is_ended_at_its_lease_with_all_that_it_began(
     report = worker.ends()
     assert report.ended == "lease" and report.valid is None and report.numbers == {} and report.steps == 0
     assert report.seconds["lost"] > 0, "it is charged for what it took"
-    assert started(process) is None
+    assert process_start_ticks(process) is None
     for each in psutil.process_iter(["cmdline"]):
         if MARK in " ".join(each.info["cmdline"] or ()):
             each.wait(60.0)  # killed, if not gone at once

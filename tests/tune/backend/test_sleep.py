@@ -26,18 +26,18 @@ from tune.store import heartbeat
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import (
     DRIVER,
-    FOLDER,
     GRACE_SECONDS,
+    HEARTBEAT_FOLDER,
     IDLE,
     WORKING,
     Driver,
-    Heart,
-    Pulse,
-    beat,
-    beating,
-    end_within,
-    last_beat,
-    started,
+    DriverHeartbeat,
+    HeartbeatThread,
+    process_start_ticks,
+    read_heartbeat,
+    run_driver_heartbeat,
+    set_exit_timer,
+    write_heartbeat,
 )
 
 PATIENCE_SECONDS = 600.0
@@ -52,8 +52,8 @@ class Sleepy:
 
     def __init__(self, world: World, chance: random.Random, *, busy: bool = False) -> None:
         self.world, self.chance, self.busy = world, chance, busy
-        (world.journal.folder / FOLDER).mkdir()
-        self.pulse = Pulse(world.journal.folder, world.clock, world.accounting.ledger.can_wait)
+        (world.journal.folder / HEARTBEAT_FOLDER).mkdir()
+        self.pulse = DriverHeartbeat(world.journal.folder, world.clock, world.accounting.ledger.can_wait)
         world.engine.silence = self.pulse.silence
         self.gone: dict[int, float] = {}
         self.slept = 0
@@ -92,7 +92,7 @@ class Sleepy:
         while busy and world.now < awake:
             world.now += GRACE_SECONDS / 3
             self.pulse.beat()
-        if busy and (sign := last_beat(world.journal.folder, DRIVER)) is not None:
+        if busy and (sign := read_heartbeat(world.journal.folder, DRIVER)) is not None:
             since, awake = sign.at, world.now
         busy = {to.slot for _, _, to in world.events}
         idle = [row["slot"] for row in world.journal.rows("SELECT slot FROM slots WHERE closed IS NULL")]
@@ -196,8 +196,8 @@ def test_of_a_worker_that_ended_without_a_word_while_the_driver_slept_its_lease_
 ) -> None:
     """As one that the system ended, maybe after its last report; whether the silence is heard of before, or never."""
     world = World(tmp_path, cap=600, slots=1)
-    pulse = Pulse(world.journal.folder, world.clock)
-    (tmp_path / FOLDER).mkdir()
+    pulse = DriverHeartbeat(world.journal.folder, world.clock)
+    (tmp_path / HEARTBEAT_FOLDER).mkdir()
     lease = world.taken()
     world.live(lease)
     pulse.beat()
@@ -231,7 +231,7 @@ def test_a_worker_waits_for_its_driver_for_the_grace_from_when_it_became_idle(tm
     world = World(tmp_path, cap=600, slots=1)
     lease = world.taken()
     world.now += world.length(lease)
-    world.engine.silence = Pulse(tmp_path, world.clock).silence
+    world.engine.silence = DriverHeartbeat(tmp_path, world.clock).silence
     world.now += GRACE_SECONDS / 2
     world.end(lease)
     idle, world.now = world.now, world.now + 600
@@ -258,7 +258,7 @@ def test_what_a_trial_reported_is_charged_where_no_sign_of_life_tells_of_its_lea
 
 def drive(folder: Path, line: Connection) -> None:
     """A driver, of which this test needs no more than its signs of life."""
-    with beating(folder, time.monotonic):
+    with run_driver_heartbeat(folder, time.monotonic):
         line.send(Driver.here())
         signal.pause()
 
@@ -304,7 +304,7 @@ HANGS: dict[str, Callable[..., Iterator[None]]] = {"sleeps": sleep_on, "holds th
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str | None, BaseProcess], Driver]]:
     """Three workers of one driver that was stopped, once all of them ended: one was idle, two hung on their leases."""
     folder = tmp_path_factory.mktemp("study")
-    (folder / FOLDER).mkdir()
+    (folder / HEARTBEAT_FOLDER).mkdir()
     line, end = FORKING.Pipe()
     driving = FORKING.Process(target=drive, args=(folder, end), daemon=True)
     driving.start()
@@ -329,9 +329,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict
 
 def test_a_worker_without_a_lease_ends_itself_when_its_driver_is_stopped(ended):
     folder, workers, driver = ended
-    assert started(driver.pid) == driver.started, "the driver is there all the time"
+    assert process_start_ticks(driver.pid) == driver.started, "the driver is there all the time"
     assert workers[None].exitcode == 1
-    last, silent = last_beat(folder, "None"), last_beat(folder, DRIVER)
+    last, silent = read_heartbeat(folder, "None"), read_heartbeat(folder, DRIVER)
     assert last is not None and silent is not None
     assert last.ended == IDLE and last.at >= silent.at + GRACE_SECONDS
 
@@ -340,10 +340,10 @@ def test_one_on_another_machine_ends_itself_once_its_driver_says_that_nothing_pa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before, as a lease may end that pays for it again. This process is the driver, and gives signs of life."""
-    (tmp_path / FOLDER).mkdir()
-    monkeypatch.setattr(heartbeat, "boot", lambda: "elsewhere")
+    (tmp_path / HEARTBEAT_FOLDER).mkdir()
+    monkeypatch.setattr(heartbeat, "machine_boot_id", lambda: "elsewhere")
     paid = time.monotonic() + 1e6
-    heart = Heart(lambda: beat(tmp_path, DRIVER, 0, paid, said=time.monotonic()))
+    heart = HeartbeatThread(lambda: write_heartbeat(tmp_path, DRIVER, 0, paid, said=time.monotonic()))
     heart.start()
     ours, theirs = FORKING.Pipe()
     worker = FORKING.Process(target=work, args=(tmp_path, Driver.here(), None, theirs), daemon=True)
@@ -351,12 +351,12 @@ def test_one_on_another_machine_ends_itself_once_its_driver_says_that_nothing_pa
     try:
         assert ours.recv() == "idle"
         late = time.monotonic() + 2 * GRACE_SECONDS
-        while worker.is_alive() and ((last := last_beat(tmp_path, "None")) is None or last.at < late):
+        while worker.is_alive() and ((last := read_heartbeat(tmp_path, "None")) is None or last.at < late):
             worker.join(0.1)
         assert worker.is_alive()
         paid = 0.0
         worker.join(PATIENCE_SECONDS)
-        last = last_beat(tmp_path, "None")
+        last = read_heartbeat(tmp_path, "None")
         assert worker.exitcode == 1 and last is not None and last.ended == IDLE
     finally:
         heart.stop()
@@ -366,7 +366,7 @@ def test_one_on_another_machine_ends_itself_once_its_driver_says_that_nothing_pa
 def test_a_worker_that_hangs_on_its_lease_ends_itself_when_its_grace_is_over(ended):
     folder, workers, _ = ended
     assert workers["sleeps"].exitcode == 1
-    last = last_beat(folder, "sleeps")
+    last = read_heartbeat(folder, "sleeps")
     assert last is not None and last.ended == WORKING
 
 
@@ -377,7 +377,7 @@ def test_where_python_does_not_run_the_system_ends_it(ended):
 
 def overslept(seconds: float) -> None:
     """A worker that hears of its lease when that is over."""
-    end_within(seconds)
+    set_exit_timer(seconds)
     while True:
         signal.pause()
 

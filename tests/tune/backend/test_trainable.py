@@ -26,7 +26,14 @@ from tune.backend.leased import HeldLease
 from tune.backend.trainable import TrainingTrial
 from tune.experiments.lists import Trimmed
 from tune.reports import Report, from_row
-from tune.store.heartbeat import DRIVER, FOLDER, beat, boot, last_beat, opened_here
+from tune.store.heartbeat import (
+    DRIVER,
+    HEARTBEAT_FOLDER,
+    machine_boot_id,
+    opened_monotonic,
+    read_heartbeat,
+    write_heartbeat,
+)
 
 Begin = Callable[..., TrainingTrial]
 
@@ -34,7 +41,7 @@ Begin = Callable[..., TrainingTrial]
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     """begin(data, orders, recipe, **more of its place): a trial's process, which gives no sign of life."""
-    monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(trial, "HeartbeatThread", lambda live: SimpleNamespace(start=lambda: None))
 
     def made(data: Data, orders: dict[str, Any], recipe: Callable[..., Any] = dict, **more: Any) -> TrainingTrial:
         process, family = TrainingTrial.__new__(TrainingTrial), orders["assignment"]["family"]
@@ -146,12 +153,12 @@ def test_a_lease_too_short_to_score_and_memory_or_disk_that_run_out_leave_the_en
 
 
 def test_elsewhere_a_lease_is_as_old_as_the_drivers_last_sign_of_life_says(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir()
-    beat(tmp_path, DRIVER, 0, 17.0)
+    (tmp_path / HEARTBEAT_FOLDER).mkdir()
+    write_heartbeat(tmp_path, DRIVER, 0, 17.0)
     before = time.monotonic()
-    elsewhere = opened_here(tmp_path, 10.0, boot="elsewhere", monotonic=0.0)
+    elsewhere = opened_monotonic(tmp_path, 10.0, boot="elsewhere", monotonic=0.0)
     assert before - 7.0 <= elsewhere <= time.monotonic() - 7.0
-    assert opened_here(tmp_path, 10.0, boot=boot(), monotonic=3.0) == 3.0
+    assert opened_monotonic(tmp_path, 10.0, boot=machine_boot_id(), monotonic=3.0) == 3.0
 
 
 @pytest.mark.parametrize("disk_is_full", [False, True])
@@ -159,17 +166,17 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk_is_full: bool
 ) -> None:
     """What it used is known up to its end; no disk keeps it from ending; training is closed before."""
-    (tmp_path / FOLDER).mkdir()
+    (tmp_path / HEARTBEAT_FOLDER).mkdir()
     begun = time.monotonic()
     ends: list[float] = []
 
     def end(code: int) -> None:
-        found = last_beat(tmp_path, "t001")
+        found = read_heartbeat(tmp_path, "t001")
         ends.append(found.at if found else 0.0)
 
     monkeypatch.setattr(trial.os, "_exit", end)
     if disk_is_full:
-        monkeypatch.setattr(trial, "beat", _refuse)
+        monkeypatch.setattr(trial, "write_heartbeat", _refuse)
     process = TrainingTrial.__new__(TrainingTrial)
     process._place = SimpleNamespace(folder=tmp_path)  # type: ignore[assignment]
     process._driver = SimpleNamespace(alive=lambda: False)  # type: ignore[assignment]

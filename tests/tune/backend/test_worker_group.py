@@ -20,19 +20,19 @@ from tests.model.conftest import prepared
 from tune.backend import worker_group as distributed
 from tune.backend.session import local_ray
 from tune.backend.worker_group import (
-    DISMISSED,
     SHUTDOWN_SECONDS,
+    STOP_TASK,
     LeaseOver,
     Message,
-    Orders,
+    RankSetup,
     Task,
     WorkerGroup,
-    new_desk,
+    start_mailbox,
 )
 from tune.experiments import parallel_timing
 from tune.experiments.scaling import work
 from tune.store.accounting import Accounting, Hold, Ledger
-from tune.store.heartbeat import boot
+from tune.store.heartbeat import machine_boot_id
 from tune.store.journal import Journal
 
 PATIENCE_SECONDS = 600.0
@@ -66,19 +66,19 @@ class Tasks:
 
 def served(asked: list[dict[str, Any]], data: TextData, folder: Path, **changes: Any) -> list[Message | None]:
     """What a rank says of these tasks; `changes` to the configuration."""
-    line = Tasks([*(Task(asked=each, trial="t001", seconds=60.0, changes=changes) for each in asked), DISMISSED])
-    rank_of(Orders(work=work, line=line, config=CONFIG, data=data, folder=folder))
+    line = Tasks([*(Task(asked=each, trial="t001", seconds=60.0, changes=changes) for each in asked), STOP_TASK])
+    rank_of(RankSetup(work=work, line=line, config=CONFIG, data=data, folder=folder))
     return line.said
 
 
-def rank_of(orders: Orders) -> None:
+def rank_of(orders: RankSetup) -> None:
     """The life of a rank, in this process."""
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    from tune.backend.worker_group import serve
+    from tune.backend.worker_group import run_rank
 
-    TorchTrainer(serve, train_loop_config=orders, scaling_config=ScalingConfig(num_workers=0)).fit()
+    TorchTrainer(run_rank, train_loop_config=orders, scaling_config=ScalingConfig(num_workers=0)).fit()
 
 
 def rows(said: list[Message | None]) -> list[dict[str, Any]]:
@@ -156,8 +156,8 @@ def test_a_task_has_its_own_configuration_and_a_wrong_one_is_a_row_with_its_reas
 def rank_on_a_hold(folder: Path, hangs: bool) -> None:
     """A rank whose hold is over soon, and whose driver has no task for it: it asks again and again, or hangs."""
     line = SimpleNamespace(task=lambda: None, say=lambda said: threading.Event().wait() if hangs else None)
-    ends = {"opened": 0.0, "boot": boot(), "monotonic": time.monotonic() + SHUTDOWN_SECONDS}
-    rank_of(Orders(work=work, line=line, config=CONFIG, data=None, folder=folder, ends=ends))
+    ends = {"opened": 0.0, "boot": machine_boot_id(), "monotonic": time.monotonic() + SHUTDOWN_SECONDS}
+    rank_of(RankSetup(work=work, line=line, config=CONFIG, data=None, folder=folder, ends=ends))
     os._exit(0)
 
 
@@ -176,7 +176,7 @@ def test_a_rank_ends_with_its_hold_whatever_becomes_of_its_driver(tmp_path: Path
 
 def test_no_process_of_rays_is_waited_for_that_has_nothing_to_do_here() -> None:
     rays, ours = (
-        {type(each).__name__ for each in trainer(distributed.serve)._create_default_callbacks()}
+        {type(each).__name__ for each in trainer(distributed.run_rank)._create_default_callbacks()}
         for trainer in (distributed.TorchTrainer, distributed.Trainer)
     )
     assert rays - ours == {"DatasetsCallback", "PlacementGroupCleanerCallback"}
@@ -192,8 +192,8 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     monkeypatch.setattr(distributed, "Trainer", lambda *_, **__: trainer)
     accounting = Accounting(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
     with local_ray(cpus=1, gpus=0):
-        desk, line = new_desk()
-        orders = Orders(work=work, line=line, config=CONFIG, data=None, folder=tmp_path)
+        desk, line = start_mailbox()
+        orders = RankSetup(work=work, line=line, config=CONFIG, data=None, folder=tmp_path)
         line.say(None)
         with (
             pytest.raises(LeaseOver),

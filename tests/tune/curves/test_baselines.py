@@ -21,7 +21,7 @@ from tune.curves.baselines import (
     made,
 )
 from tune.curves.recorded import Supply
-from tune.search.policy import HandBack, Left, Policy, Promote, Start, Wait
+from tune.search.policy import BudgetLeft, HandBack, Policy, Promote, Start, Wait
 
 LONGEST = 32
 PATIENT = ("ray-hyperband", "oracle")
@@ -93,7 +93,7 @@ def moves(policy: Policy, *, slots: int = 1) -> Iterator[tuple[Start | Promote, 
     running: list[tuple[str, int]] = []
     while True:
         while len(running) < slots:
-            move = policy.decide(Left(seconds=1e9, slots=slots - len(running), running=len(running)))
+            move = policy.decide(BudgetLeft(seconds=1e9, slots=slots - len(running), running=len(running)))
             if isinstance(move, HandBack | Wait):
                 break
             assert isinstance(move, Start | Promote)

@@ -15,7 +15,7 @@ from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, dominated, sear
 from tune.curves.recorded import Curve, Table
 from tune.errors import UserError
 from tune.search.forecast import Standing
-from tune.search.ladder import WALLS, Rules
+from tune.search.ladder import WALL_CLOCK_MULTIPLE, Rules
 from tune.search.scaling_law import ScalingLaw
 from tune.search.successive_halving import SuccessiveHalving
 
@@ -73,7 +73,7 @@ def test_the_wall_stays_within_about_twice_what_all_slots_take_for_the_cap(worke
     some = own_mode(40, reports=600)
     cap = 0.03 * some.exhaustive
     found, patient = (search(some, "ration", share=0.03, workers=workers, patient=each) for each in (False, True))
-    assert found.wall <= 1.1 * WALLS * cap / workers and found.unspent <= 0.02
+    assert found.wall <= 1.1 * WALL_CLOCK_MULTIPLE * cap / workers and found.unspent <= 0.02
     assert patient.wall > 2 * found.wall if workers > 2 else patient.wall == pytest.approx(found.wall, rel=0.1)
 
 

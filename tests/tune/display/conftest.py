@@ -21,7 +21,7 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from tests.tune.search.world import Numbered, World
 from tune.display import tensorboard
-from tune.display.tensorboard import END, METRICS, REASONS, TensorBoard, number_of
+from tune.display.tensorboard import END, METRICS, REASONS, TensorBoard, reason_number
 from tune.search.engine import Listener
 from tune.search_space import DIMENSIONS, PRECISIONS, Dimensions, Space, label
 from tune.settings import Settings
@@ -113,7 +113,7 @@ def check_all_are_complete(folder: Path, dimensions: Iterable[str] = DIMENSIONS)
         assert {name: row[name] for name in dimensions} == {name: config[name] for name in dimensions}
         assert row["family"] == trial["family"] and row["device-seconds"] >= 0
         ended = {"paused": 0, "running": 0, "finished": REASONS[END]}
-        assert row[ENDED] == ended.get(trial["state"], number_of(trial["reason"] or ""))
+        assert row[ENDED] == ended.get(trial["state"], reason_number(trial["reason"] or ""))
         rung = connect(folder).execute("SELECT MAX(rung) FROM reports WHERE trial = ?", (trial["trial"],)).fetchone()[0]
         if rung is not None:
             assert row["rung"] == rung and set(row) == set(heads)

@@ -16,8 +16,18 @@ from rich.console import Console
 
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
-from tune.display.console import ERASE, PROGRESS_SECONDS, Callback, Progress, Screen, Voice, screen_apart
-from tune.display.panel import BLOCKS, Best, FamilyView, Panel, Running, View, displayed, look, sparkline
+from tune.display.console import ERASE, PROGRESS_SECONDS, GuardedListener, LineWriter, Progress, Screen, redirect_output
+from tune.display.panel import (
+    BLOCKS,
+    Best,
+    FamilyView,
+    Panel,
+    RunningTrial,
+    View,
+    read_study_view,
+    show_live_panel,
+    sparkline,
+)
 from tune.reports import Ended, Evaluation, Metric, Report
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
@@ -34,7 +44,7 @@ def world(tmp_path: Path) -> World:
 
 
 def view_of(world: World, wall: float = math.inf) -> View:
-    return look(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, wall=wall)
+    return read_study_view(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, wall=wall)
 
 
 def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others_ended(tmp_path: Path) -> None:
@@ -116,7 +126,7 @@ def test_the_panel_fits_the_terminal(width: int) -> None:
         trial="t023", config="d96 h4 l3 p0 bf16", found="perplexity 57.93", where="at rung 2", curve=range(99, 0, -1)
     )
     at_work = [
-        Running(
+        RunningTrial(
             trial=f"t{n:03d}", config="d96 h4 l3 p0 bf16", goal="to rung 2", left=12.0, loss=loss, step_seconds=pace
         )
         for n, (loss, pace) in enumerate([(2.25, 0.032), (None, None), *[(9.0, 0.001)] * 14])
@@ -158,7 +168,7 @@ def test_a_search_goes_on_with_its_log_alone_where_the_screen_takes_nothing_more
     kept, lines = os.dup(1), [f"line {number}" for number in range(3)]
     try:
         os.dup2(screen, 1)
-        with screen_apart(tmp_path / "log.txt") as write:
+        with redirect_output(tmp_path / "log.txt") as write:
             if reader is not None:
                 os.close(reader)
             for line in lines:
@@ -175,7 +185,7 @@ class Terminal:
         self.person, search = os.openpty()
         self.log = StringIO()
         self.screen = os.fdopen(search, "w", buffering=1, encoding="utf-8")
-        self.voice = Voice(self.screen, self.log)
+        self.voice = LineWriter(self.screen, self.log)
         self.seen, self._decoded = "", codecs.getincrementaldecoder("utf-8")()
 
     def read_until(self, said: str) -> None:
@@ -198,7 +208,7 @@ SETTINGS = Settings(budget=CAP)
 
 def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Terminal, world: World) -> None:
     said = [f"[0:00:0{n}] t00{n} [bold] promote: {'long ' * 40}" for n in range(3)]
-    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
+    with show_live_panel(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         terminal.read_until("reserved")
         for line in said:
             terminal.voice(line)
@@ -215,7 +225,7 @@ def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Termi
 
 
 def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal, world: World) -> None:
-    panel = displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf)
+    panel = show_live_panel(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf)
     with pytest.raises(KeyboardInterrupt), panel:
         terminal.read_until("reserved")
         terminal.voice("just before")
@@ -252,7 +262,7 @@ class Counting(Listener):
 
 def test_a_callback_hears_of_everything_and_its_error_ends_it_alone(tmp_path: Path) -> None:
     faulty, counting, said = Faulty(), Counting(), list[str]()
-    callbacks = [Callback(each, said.append) for each in (faulty, counting)]
+    callbacks = [GuardedListener(each, said.append) for each in (faulty, counting)]
     world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled, listen=lambda _: [*callbacks]).run(10_000)
     for callback in callbacks:
         callback.closed(world.engine)
@@ -292,9 +302,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 def test_in_a_notebook_one_panel_changes_and_notes_stay(kernel: Kernel, world: World) -> None:
     out, log = StringIO(), StringIO()
-    voice = Voice(out, log)
+    voice = LineWriter(out, log)
     voice("a note")
-    with displayed(voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
+    with show_live_panel(voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         for line in ("first", "<b>last</b>"):
             voice(line)
             while not kernel.updated or line not in kernel.updated[-1]["text/plain"]:
@@ -310,14 +320,14 @@ def test_in_a_notebook_one_panel_changes_and_notes_stay(kernel: Kernel, world: W
 
 def test_an_ipython_on_a_terminal_is_no_notebook(kernel: Kernel, terminal: Terminal, world: World) -> None:
     kernel.kernel = None
-    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
+    with show_live_panel(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         terminal.read_until("reserved")
     assert kernel.shown == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_display_that_fails_leaves_plain_lines(terminal: Terminal, tmp_path: Path) -> None:
-    with displayed(terminal.voice, tmp_path, SETTINGS, lambda: 0.0, lambda: math.inf):
+    with show_live_panel(terminal.voice, tmp_path, SETTINGS, lambda: 0.0, lambda: math.inf):
         terminal.voice("still said")
     terminal.read_until("still said")
 
@@ -327,10 +337,10 @@ def test_where_no_terminal_can_draw_nothing_changes(
     term: str | None, terminal: Terminal, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = StringIO()
-    voice = Voice(out, StringIO()) if term is None else terminal.voice
+    voice = LineWriter(out, StringIO()) if term is None else terminal.voice
     monkeypatch.setenv("TERM", term or "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with displayed(voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
+    with show_live_panel(voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         voice("a line")
     if term is None:
         assert out.getvalue() == "a line\n"
@@ -345,7 +355,7 @@ class Tty(StringIO):
 
 
 def test_what_is_under_way_is_one_line_in_its_place_on_a_terminal_and_gives_way_to_what_is_said() -> None:
-    voice = Voice(screen := Tty(), log := StringIO())
+    voice = LineWriter(screen := Tty(), log := StringIO())
     progress = Progress(voice, clock=lambda: 0.0)
     for line in ("1 s", "2 s of a point with so long a name that no terminal is so wide " * 9):
         progress(line)
@@ -357,7 +367,7 @@ def test_what_is_under_way_is_one_line_in_its_place_on_a_terminal_and_gives_way_
 
 def test_elsewhere_it_is_a_line_now_and_then() -> None:
     now = [0.0]
-    progress = Progress(Voice(screen := StringIO(), StringIO()), clock=lambda: now[0])
+    progress = Progress(LineWriter(screen := StringIO(), StringIO()), clock=lambda: now[0])
     for second in range(int(2.5 * PROGRESS_SECONDS)):
         now[0] = second
         progress(f"{second} s")

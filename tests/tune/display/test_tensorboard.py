@@ -22,8 +22,8 @@ from tests.tune.display.browser import Page, browser
 from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, killed, read, trial_runs, watched
 from tests.tune.search.world import MFU, World
 from tune.display import tensorboard
-from tune.display.standings import levels, picture, table
-from tune.display.tensorboard import METRICS, REASONS, EventFile, TensorBoard, TrialRun, begun_row, scalar
+from tune.display.standings import draw_front, levels, ranking_table
+from tune.display.tensorboard import METRICS, REASONS, EventFile, TensorBoard, TrialRun, hparams_start, scalar
 from tune.facts import overhead_noted
 from tune.reports import Evaluation, Report, journal_row
 from tune.search.engine import GIVE_UP
@@ -104,7 +104,7 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
     row = {"trial": "t001", "family": "nanogpt", "config": json.dumps(config), "parameters": 5, "state": "running"}
     journal.insert("trials", row | {"created": 0.0})
     for of_one_process, left in (((100, 200, 300, 150), [100, 150]), ((140, 250), [100, 140, 250])):
-        run = TrialRun(tmp_path / "run", journal, "t001", begun_row(config, "nanogpt", config))
+        run = TrialRun(tmp_path / "run", journal, "t001", hparams_start(config, "nanogpt", config))
         for tokens in of_one_process:
             valid = Evaluation(loss=tokens / 100)
             report = Report(steps=1, tokens=tokens, training_seconds=1.0, parameters=5, valid=valid)
@@ -119,7 +119,7 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
 
 def test_both_splits_have_the_loss_and_the_perplexity_of_a_list(tmp_path: Path) -> None:
     journal = Journal(tmp_path, new=True)
-    run = TrialRun(tmp_path / "run", journal, "t001", begun_row({}, "nanogpt", {}))
+    run = TrialRun(tmp_path / "run", journal, "t001", hparams_start({}, "nanogpt", {}))
     splits = {"valid": Evaluation(loss=2.0), "trained": Evaluation(loss=1.0)}
     run.reported(Report(steps=1, tokens=10, training_seconds=1.0, parameters=5, **splits), now=1.0)
     shown = read(tmp_path / "run")
@@ -299,11 +299,11 @@ def study(tmp_path: Path) -> Written:
 
 def test_the_table_numbers_the_sound_ones_and_ends_with_the_others(study: Written) -> None:
     rows = ranking(study.journal, by="quotient")
-    sound, broken = (part.splitlines()[2:] for part in table(rows).split("\n\n"))
+    sound, broken = (part.splitlines()[2:] for part in ranking_table(rows).split("\n\n"))
     cells = [line.strip("| ").split(" | ") for line in sound]
     assert [[*row[1:3], row[-2]] for row in cells] == [["1", "t002", "1"], ["2", "t001", "-"]]
     assert [line.split()[1] for line in broken] == list(BROKEN)
-    assert picture("nanogpt", rows).image.encoded_image_string
+    assert draw_front("nanogpt", rows).image.encoded_image_string
 
 
 def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: P
     study.trial("t001", state="stopped", reason="diverged")
     study.report("t001", 3.0)
     rows = ranking(study.journal)
-    assert levels(rows) == {} and table(rows).endswith("| diverged |")
+    assert levels(rows) == {} and ranking_table(rows).endswith("| diverged |")
 
 
 @pytest.fixture(scope="module")

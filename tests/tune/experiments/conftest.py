@@ -16,7 +16,7 @@ from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search_context import SearchContext
 from tune.store.journal import Journal
-from tune.store.queries import ENDED
+from tune.store.queries import ENDED_TRIALS_QUERY
 from tune.study import conclude
 
 __all__ = ["clock", "eager", "life", "pair_data", "run", "small", "small_pairs", "small_text", "text_data", "warm"]
@@ -48,7 +48,7 @@ def studied(
         place = make_place(context, engine)
         assert place.listed and {recipe({})["average"] for recipe in place.recipes.values()} == {0.0}
         Simulation(engine, clock, Costs(start_up=6.0, overhead=1.0), course).run()
-        rows = trained(journal.rows(ENDED), journal.facts()["corpora"])
+        rows = trained(journal.rows(ENDED_TRIALS_QUERY), journal.facts()["corpora"])
         told = list(conclude(context, engine, tensorboard, [tensorboard]))
         assert engine.accounting.ledger.spent <= settings.budget
     return rows, told

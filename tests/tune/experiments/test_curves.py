@@ -27,7 +27,7 @@ from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.soak.accounts import number
-from tune.backend.worker_group import Message, Orders, Task, TaskContext
+from tune.backend.worker_group import Message, RankSetup, Task, TaskContext
 from tune.curves.recorded import Table, load
 from tune.devices import Devices
 from tune.errors import UserError
@@ -280,7 +280,7 @@ class OfThisProcess:
     interrupted: ClassVar[list[Any]] = []
     start_up_seconds = 0.0
 
-    def __init__(self, devices: int, orders: Orders, desk: Any, gpus: float, hold: Hold) -> None:
+    def __init__(self, devices: int, orders: RankSetup, desk: Any, gpus: float, hold: Hold) -> None:
         self.orders, self.hold = orders, hold
 
     def come_up(self) -> None:
@@ -312,7 +312,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
         monkeypatch.setattr(curves, name, value)
     steps = itertools.count(step=0.006)
     monkeypatch.setattr(lives, "CLOCKS", {"cpu": (lambda: next(steps), 1)})
-    monkeypatch.setattr(runner, "new_desk", lambda: (None, None))
+    monkeypatch.setattr(runner, "start_mailbox", lambda: (None, None))
     monkeypatch.setattr(runner, "ray", SimpleNamespace(put=lambda data: data, shutdown=lambda: None))
     monkeypatch.setattr(runner, "WorkerGroup", OfThisProcess)
     monkeypatch.setattr(runner, "local_ray", lambda *_: nullcontext())

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.tune.search.world import Numbered, Played
-from tune.search.confirm import Confirming
+from tune.search.confirm import HalvingWithConfirmation
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_FAVOUR, Favour
 from tune.search.ladder import Frame, Ladder, Rules
-from tune.search.other_caps import Conditions, Foretold, other_caps
-from tune.search.policy import Left
-from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent
+from tune.search.other_caps import CapForecast, StudyConditions, predict_other_caps
+from tune.search.policy import BudgetLeft
+from tune.search.resume import agreed_terms, close_what_a_kill_left_open, last_moment, restore, spent
 from tune.search.scaling_law import ScalingLaw
 from tune.search.simulator import Clock, Costs, PowerLaw
 from tune.search.state import Terms
@@ -59,9 +59,9 @@ def reach(policy: SuccessiveHalving, trial: str, *losses: float, telling: bool =
         policy.reported(trial, rung, loss, telling=telling)
 
 
-def left(seconds: float = 500.0, running: int = 0, **more: Any) -> Left:
+def left(seconds: float = 500.0, running: int = 0, **more: Any) -> BudgetLeft:
     """What one free slot finds."""
-    return Left(seconds=seconds, running=running, **{"slots": 1} | more)
+    return BudgetLeft(seconds=seconds, running=running, **{"slots": 1} | more)
 
 
 class Alone(Played):
@@ -84,9 +84,9 @@ class Alone(Played):
         self.accounting = Accounting(before, ledger, clock)
         self.frame = framed(slots=slots, life=life, rules=rules, seeds=seeds)
         engine = Engine(accounting=self.accounting, slots=slots, wall_left=lambda: deadline - clock.now, within=within)
-        first = [terms.families["alone"][1] for terms in agreed(before)[:1]]
+        first = [terms.families["alone"][1] for terms in agreed_terms(before)[:1]]
         self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, within, deadline)
-        self.policy = Confirming(self.frame, self.ladder, engine.price_of("alone"), favour)
+        self.policy = HalvingWithConfirmation(self.frame, self.ladder, engine.price_of("alone"), favour)
         engine.families["alone"] = Family(
             seconds=seconds,
             policy=self.policy,
@@ -115,13 +115,15 @@ class Alone(Played):
 
     def foretold(
         self, *, over: bool = True, cap: float | None = None, seeds: int = 0, decay_share: float = DECAY_SHARE
-    ) -> Foretold:
+    ) -> CapForecast:
         """What is to be expected of its cap, or of another. seeds: as of Conditions."""
-        conditions = Conditions(
+        conditions = StudyConditions(
             cap=cap or self.seconds, families={"alone": 1.0}, slots=1, share=1.0, deadline=None, patient=True,
             over=over, seeds=seeds,
         )  # fmt: skip
-        return other_caps(self.accounting.journal, {"alone": self.policy}, conditions, decay_share=decay_share)["alone"]
+        return predict_other_caps(self.accounting.journal, {"alone": self.policy}, conditions, decay_share=decay_share)[
+            "alone"
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

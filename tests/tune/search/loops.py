@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.tune.search.world import Played, opened
 from tune.assembly import make_engine, make_terms
-from tune.backend.loop_trial import forced, report_of
+from tune.backend.loop_trial import forced_end_report, report_of
 from tune.devices import Devices
 from tune.facts import facts_of
 from tune.loop import Lease, Terms
@@ -81,7 +81,7 @@ class Loops(Played):
             if now >= ends or hung:
                 now = ends
                 lost = now - (began if not heard else began + sum(sum(each["seconds"].values()) for each in heard))
-                self._outcomes[assignment.lease] = forced(place, heard[-1] if heard else None, lost)
+                self._outcomes[assignment.lease] = forced_end_report(place, heard[-1] if heard else None, lost)
                 return now - assignment.opened
             if fault == "crashes" and step == 5:
                 self.raised[assignment.lease] = "error: its train raised RuntimeError: mine"

@@ -11,7 +11,7 @@ import pytest
 from model.config import Config
 from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone, Search, bare, framed, left, reach
 from tests.tune.search.world import Numbered, World
-from tune.search.confirm import Confirming
+from tune.search.confirm import HalvingWithConfirmation
 from tune.search.family import SEEDS, CostModel, Family, TrialRecord
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame
@@ -98,9 +98,9 @@ def test_without_seeds_nothing_is_kept_and_nothing_is_trained_anew() -> None:
     assert not anew(plain)
 
 
-def compared(frame: Frame, seconds: float, price: float = 10.0) -> Confirming:
+def compared(frame: Frame, seconds: float, price: float = 10.0) -> HalvingWithConfirmation:
     """A policy whose last two were trained anew; price: of a rung."""
-    policy = Confirming(frame, frame.fit(seconds), lambda trial, rung: price)
+    policy = HalvingWithConfirmation(frame, frame.fit(seconds), lambda trial, rung: price)
     for trial, loss in (("a", 3.0), ("b", 4.0)):
         reach(policy, trial, loss)
     for anew, of in (("c", "a"), ("d", "b")):
@@ -165,7 +165,7 @@ def test_no_such_training_begins_that_is_not_paid_for(times: float) -> None:
 def test_where_the_wall_clock_leaves_no_time_for_such_a_training_none_begins() -> None:
     """However many slots there are for them."""
     frame = framed(seeds=1, slots=8)
-    policy = Confirming(frame, frame.fit(4800.0, 600.0), lambda trial, rung: 1e6)
+    policy = HalvingWithConfirmation(frame, frame.fit(4800.0, 600.0), lambda trial, rung: 1e6)
     for trial, loss in (("a", 3.0), ("b", 4.0)):
         reach(policy, trial, loss)
     for times, move in ((1.1, Confirm), (0.9, Finish)):
@@ -184,7 +184,7 @@ def test_a_leader_that_is_past_its_best_in_its_last_segment_has_no_other() -> No
 @pytest.mark.parametrize(("times", "move"), [(0.9, Wait), (1.1, HandBack)])
 def test_before_a_deadline_a_slot_waits_without_which_they_would_not_end_in_time(times: float, move: type) -> None:
     frame = framed(seeds=1, slots=2)
-    policy = Confirming(frame, frame.fit(1200.0, 600.0), lambda trial, rung: 1e6)
+    policy = HalvingWithConfirmation(frame, frame.fit(1200.0, 600.0), lambda trial, rung: 1e6)
     for trial in "abc":
         reach(policy, trial, 3.0)
     policy.promoted("c", policy.ladder.top, 1.0)

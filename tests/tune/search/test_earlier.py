@@ -17,7 +17,7 @@ from tune.assembly import make_engine, make_terms, parameters
 from tune.dry_run import make_plan, plan_lines
 from tune.errors import UserError
 from tune.prospects import standing
-from tune.search.earlier import Learned, learn, read
+from tune.search.earlier import WarmStart, learn_from_studies, read_earlier_study
 from tune.search.engine import Engine
 from tune.search.family import CostModel
 from tune.search.forecast import Progress, Standings
@@ -205,12 +205,12 @@ def test_seconds_count_of_as_large_a_part_of_a_device_and_no_slow_start_keeps_a_
     old: Path, new: SearchContext
 ) -> None:
     name, space = "nanogpt", new.spaces["nanogpt"]
-    study, here = read(old, [name])[name], ground(new.devices, new.recipes[name], new.data[name])
-    assert learn([study], here, space, CAP) == new.learned[name]
-    half = learn([study], replace(here, share=0.5), space, CAP)
-    assert (half.speeds, half.overhead, half.start_up) == ((), Learned().overhead, Learned().start_up)
+    study, here = read_earlier_study(old, [name])[name], ground(new.devices, new.recipes[name], new.data[name])
+    assert learn_from_studies([study], here, space, CAP) == new.learned[name]
+    half = learn_from_studies([study], replace(here, share=0.5), space, CAP)
+    assert (half.speeds, half.overhead, half.start_up) == ((), WarmStart().overhead, WarmStart().start_up)
     slow = replace(study, start_ups=(50.0,), overheads=(30.0,))
-    small, large = (learn([slow], here, space, seconds) for seconds in (44.0, 5000.0))
+    small, large = (learn_from_studies([slow], here, space, seconds) for seconds in (44.0, 5000.0))
     assert (large.start_up, large.overhead) == (50.0, 30.0)
     assert small.start_up < 7 and small.overhead < 7
 
@@ -300,10 +300,10 @@ def test_what_cannot_tell_anything_is_refused_in_a_line(asked: Settings, old: Pa
 def test_what_is_stored_is_read_back_and_strangers_are_refused(new: SearchContext) -> None:
     learned = new.learned["nanogpt"]
     stored = json.loads(json.dumps(learned.stored()))
-    assert Learned.from_stored(stored) == learned
+    assert WarmStart.from_stored(stored) == learned
     for change in (
         {"overhead": "much"}, {"start_up": math.inf}, {"beyond": -1.0}, {"speeds": 3}, {"speeds": [[1]]},
         {"speeds": [[{}, 1.0, 1.0, 1.0]]}, {"trials": [[["a", 1, 1]]]}, {"trials": "none"}, {"first": [{"layers": []}]},
     ):  # fmt: skip
         with pytest.raises((LookupError, TypeError, ValueError)):
-            Learned.from_stored({**stored, **change})
+            WarmStart.from_stored({**stored, **change})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import Alone, Search
-from tune.search.front import Point, addition, front, hypervolume, reference
+from tune.search.front import Point, expected_hypervolume_gain, front, hypervolume, reference
 from tune.search.ladder import Rules
 
 seeded = pytest.mark.parametrize("seed", range(5))
@@ -44,10 +44,10 @@ def test_whatever_their_order_points_of_the_front_alone_make_its_hypervolume(see
 def test_what_is_known_of_a_point_it_adds_and_the_less_is_known_the_more_it_is_expected_to(seed: int) -> None:
     (new, *points), bound = drawn(seed)
     best, (size, loss) = front(points, bound), new
-    added, below = addition(size, (loss, 0.0), best, bound)
+    added, below = expected_hypervolume_gain(size, (loss, 0.0), best, bound)
     assert added == pytest.approx(hypervolume([new, *points], bound) - hypervolume(points, bound))
     assert (added > 0) == (below > 0)
-    doubts = [addition(size, (loss, doubt), best, bound)[0] for doubt in (0.0, 0.01, 0.1, 0.5)]
+    doubts = [expected_hypervolume_gain(size, (loss, doubt), best, bound)[0] for doubt in (0.0, 0.01, 0.1, 0.5)]
     assert doubts == sorted(doubts) and doubts[-1] > 0
 
 

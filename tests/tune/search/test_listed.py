@@ -9,10 +9,10 @@ import pytest
 from tests.tune.search.world import STEP_SECONDS, World
 from tune.errors import UserError
 from tune.reports import Evaluation, Report
-from tune.search.listed import Listed, dimensions
+from tune.search.listed import ListEntry, dimensions
 
 LISTED = [
-    Listed(config={"number": number}, steps=steps, seconds=steps * STEP_SECONDS)
+    ListEntry(config={"number": number}, steps=steps, seconds=steps * STEP_SECONDS)
     for number, steps in enumerate((400, 300, 300, 200, 160, 120, 90, 60, 60, 40), 1)
 ]
 
@@ -20,7 +20,7 @@ ENDS = {each.config["number"]: each.steps for each in LISTED}
 """Of each its steps, by number."""
 
 
-def world(folder: Path, listed: list[Listed] = LISTED, **about: Any) -> World:
+def world(folder: Path, listed: list[ListEntry] = LISTED, **about: Any) -> World:
     folder.mkdir(exist_ok=True)
     return World(folder, **{"cap": 400.0, "slots": 2} | about, shares={"nanogpt": 1.0}, listed=listed)
 
@@ -82,7 +82,8 @@ def test_guesses_far_off_are_corrected_by_what_the_first_took(tmp_path: Path) ->
 def test_a_guess_is_corrected_by_the_one_that_is_nearest_to_it(tmp_path: Path) -> None:
     """What is small was guessed ten times too dear, and what is large as it is."""
     small, large = (
-        Listed(config={}, steps=steps, seconds=times * steps * STEP_SECONDS) for steps, times in ((100, 10), (4000, 1))
+        ListEntry(config={}, steps=steps, seconds=times * steps * STEP_SECONDS)
+        for steps, times in ((100, 10), (4000, 1))
     )
     listed = [replace(each, config={"number": number}) for number, each in enumerate((small, large, large, small), 1)]
     search = world(tmp_path, listed, cap=2000.0, slots=1).run()

@@ -13,7 +13,7 @@ import pytest
 from tests.tune.search.loops import SPACE, Loops
 from tune.own_space import choice
 from tune.ranking import ranking
-from tune.search.resume import astray
+from tune.search.resume import state_mismatch_warnings
 
 FAULTS = ("none", "crashes", "hangs", "never saves", "returns", "diverges", "says nothing")
 
@@ -106,7 +106,7 @@ def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> 
     search.run(cut)
     again = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200)
     assert not [line for line in again.told if "does not tell" in line]
-    assert not list(astray(again.engine.state, again.journal))
+    assert not list(state_mismatch_warnings(again.engine.state, again.journal))
     again.run()
     check(again, 300.0)
 

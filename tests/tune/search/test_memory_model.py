@@ -20,13 +20,13 @@ from tests.tune.search.world import (
 )
 from tune.reports import Report
 from tune.search.family import MOST_REFUSALS
-from tune.search.memory_model import Memory, first_overhead
+from tune.search.memory_model import MemoryModel, first_overhead
 from tune.units import bytes_text, parse_bytes
 
 CAP = 2400.0
 
 
-def memory() -> Memory:
+def memory() -> MemoryModel:
     return known_memory(LIMIT)
 
 
@@ -69,7 +69,7 @@ def test_what_is_known_does_not_depend_on_the_order() -> None:
 
 
 def test_without_a_limit_everything_fits() -> None:
-    known = Memory(paper=on_paper)
+    known = MemoryModel(paper=on_paper)
     known.learn({"number": 1}, 1, 1e15)
     known.learn({"number": 1}, 1, None)
     assert known.micro_batches({"number": 999}) == 1

@@ -10,7 +10,7 @@ from tests.tune.search.alone import OVERHEAD, Search, bare, left
 from tune.reports import TIE
 from tune.search.forecast import Favour, Progress
 from tune.search.ladder import Rules
-from tune.search.other_caps import TIMES, Behind, Conditions, End, OtherCaps
+from tune.search.other_caps import TIMES, End, FamilyHistory, OtherCaps, StudyConditions
 from tune.search.policy import Finish, HandBack
 from tune.search.successive_halving import ENOUGH, TOO_LITTLE
 from tune.units import parse_duration
@@ -65,7 +65,7 @@ def test_what_was_found_under_its_own_cap_is_not_foretold() -> None:
 def test_of_a_trial_that_had_its_end_only_the_way_from_there_is_in_doubt() -> None:
     search = Search().run()
     (name, tokens), *_ = search.rows("SELECT trial, MAX(tokens) FROM reports WHERE final GROUP BY trial")
-    behind = Behind(on_rungs=0.0, tokens={}, ends=[End(trial=name, loss=search.best, tokens=tokens)], anew=0)
+    behind = FamilyHistory(on_rungs=0.0, tokens={}, ends=[End(trial=name, loss=search.best, tokens=tokens)], anew=0)
     caps = OtherCaps(search.policy, behind)
     ends = [caps.expected(name, times * tokens) for times in (1.0, 1.5, 2.0, 4.0)]
     assert ends[0] == (pytest.approx(search.best), 0.0)
@@ -95,7 +95,9 @@ def test_what_a_decay_gives_another_is_as_sure_as_the_law_was_of_those_that_had_
 
     def doubt(*trials: str) -> float:
         ends = [End(trial=trial, loss=search.best, tokens=tokens) for trial in trials]
-        return OtherCaps(search.policy, Behind(on_rungs=0.0, tokens={}, ends=ends, anew=0)).expected(first, tokens)[1]
+        return OtherCaps(search.policy, FamilyHistory(on_rungs=0.0, tokens={}, ends=ends, anew=0)).expected(
+            first, tokens
+        )[1]
 
     (_, by_law), (_, of_one) = (foretell(each, tokens) or (0.0, 0.0) for each in (first, name))
     assert by_law < doubt(name, second) < doubt(name) == pytest.approx(math.hypot(by_law, of_one))
@@ -135,7 +137,7 @@ def test_a_family_has_left_what_its_share_has_and_the_cap_and_the_wall_clock(
     spent: float, charged: float, now: float, deadline: float | None, left: float, wall: float
 ) -> None:
     """On two slots, where a cap of 100 s is to be used in 100 s; longer only as far as both take for it."""
-    conditions = Conditions(
+    conditions = StudyConditions(
         cap=100.0, families={"one": 0.5, "other": 0.5}, slots=2, share=1.0, deadline=deadline, patient=False, over=False
     )
     means = conditions.means("one", 1.0, spent=spent, charged=charged, now=now)

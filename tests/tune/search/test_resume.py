@@ -23,7 +23,7 @@ from tune.search.ladder import Rules
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open, spent_beside
 from tune.search.simulator import Simulation
 from tune.store.accounting import DECODING, Assignment, Hold
-from tune.store.heartbeat import DRIVER, FOLDER, GRACE_SECONDS, beat
+from tune.store.heartbeat import DRIVER, GRACE_SECONDS, HEARTBEAT_FOLDER, write_heartbeat
 
 REPEATED = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
 
@@ -259,9 +259,9 @@ def test_cut_short_in_its_last_segment_it_explores_a_larger_cap_as_one_that_ende
 def held(world: World, *signs: tuple[str, int, float]) -> float:
     """Seconds that slots were held of a search whose driver was killed, after these last signs of life: whose, on which
     lease, when. Each of them is charged."""
-    (world.journal.folder / FOLDER).mkdir()
+    (world.journal.folder / HEARTBEAT_FOLDER).mkdir()
     for name, lease, at in signs:
-        beat(world.journal.folder, name, lease, at)
+        write_heartbeat(world.journal.folder, name, lease, at)
     close_what_a_kill_left_open(world.journal)
     seconds = world.total("SELECT TOTAL(closed - opened) FROM slots")
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(seconds)

@@ -19,12 +19,12 @@ from tune.reports import Report
 from tune.search import engine
 from tune.search.family import CostModel
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.listed import Listed
+from tune.search.listed import ListEntry
 from tune.search.state import State
 from tune.search_context import survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
-from tune.store.heartbeat import DRIVER, FOLDER, beat
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 from tune.store.journal import Journal
 
 AHEAD = 7
@@ -32,7 +32,9 @@ AHEAD = 7
 CASES = [(0, 60), (1, 400), (2, 200), (3, 60), (4, 400), (7, 400), (8, 400), (11, 400)]
 """Seeds and caps; in these all of it occurs: refusals, what cannot be paid any more, deadlines, thirds of a device,
 last comparisons, lists."""
-LISTED = [Listed(config={"number": number}, steps=90 * number % 200 + 25, seconds=9.0) for number in range(40, 0, -1)]
+LISTED = [
+    ListEntry(config={"number": number}, steps=90 * number % 200 + 25, seconds=9.0) for number in range(40, 0, -1)
+]
 
 
 class Attentive(Numbered):
@@ -85,14 +87,14 @@ class Uneven(World):
 
 def copied(world: World, folder: Path) -> Path:
     """The journal as it is now, with the last signs of life of all that runs."""
-    (folder / FOLDER).mkdir(parents=True)
+    (folder / HEARTBEAT_FOLDER).mkdir(parents=True)
     journals = [sqlite3.connect(place / "journal.db") for place in (world.journal.folder, folder)]
     with closing(journals[0]) as there, closing(journals[1]) as here:
         here.execute("PRAGMA synchronous = OFF")
         there.backup(here)
-    beat(folder, DRIVER, 0, world.now)
+    write_heartbeat(folder, DRIVER, 0, world.now)
     for name, run in world.engine.running.items():
-        beat(folder, name, run.assignment.lease, world.now)
+        write_heartbeat(folder, name, run.assignment.lease, world.now)
     return folder
 
 

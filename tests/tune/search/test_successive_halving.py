@@ -12,7 +12,7 @@ from tests.tune.search.alone import OVERHEAD, Alone, bare, framed, left, reach
 from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
 from tune.search.forecast import Progress
-from tune.search.ladder import WALLS, Frame, Rules
+from tune.search.ladder import WALL_CLOCK_MULTIPLE, Frame, Rules
 from tune.search.policy import Finish, HandBack, Promote, Start, Wait
 from tune.search.successive_halving import ENOUGH, LEADERS, NO_LONGER
 from tune.store.heartbeat import GRACE_SECONDS
@@ -107,11 +107,13 @@ def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_
 @pytest.mark.parametrize("life", [200.0, 400.0, 600.0, 3000.0])
 def test_the_wall_clock_is_bound_by_the_slots_but_leaves_room_for_one_whole_life(life: float, seed: int) -> None:
     even = 300.0
-    search = Alone(seconds=8 * even, slots=8, life=life, within=WALLS * even, seed=seed).run()
-    if fits := life <= WALLS * even:
+    search = Alone(seconds=8 * even, slots=8, life=life, within=WALL_CLOCK_MULTIPLE * even, seed=seed).run()
+    if fits := life <= WALL_CLOCK_MULTIPLE * even:
         assert any(record.steps == search.most for record in search.engine.trials.values())
-    assert search.clock.now <= 1.1 * (even + max(even, life) if fits else WALLS * even)
-    bound = Alone(seconds=8 * even, slots=8, life=life, within=WALLS * even, deadline=even, seed=seed).run()
+    assert search.clock.now <= 1.1 * (even + max(even, life) if fits else WALL_CLOCK_MULTIPLE * even)
+    bound = Alone(
+        seconds=8 * even, slots=8, life=life, within=WALL_CLOCK_MULTIPLE * even, deadline=even, seed=seed
+    ).run()
     assert bound.clock.now <= even
 
 

@@ -11,19 +11,19 @@ from weakref import WeakValueDictionary
 
 from model.training.checkpoint import newest
 from tune.reports import ENDS, Ended, Evaluation, Report
-from tune.search.confirm import Confirming
+from tune.search.confirm import HalvingWithConfirmation
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame
-from tune.search.listed import Listed, listed_family
-from tune.search.memory_model import FACTOR, Memory
-from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
+from tune.search.listed import ListEntry, listed_family
+from tune.search.memory_model import PAPER_BYTES_FACTOR, MemoryModel
+from tune.search.resume import agreed_terms, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.state import Terms
 from tune.store.accounting import Accounting, Assignment, Ledger
-from tune.store.heartbeat import FOLDER, beat
-from tune.store.journal import FILE, Journal
+from tune.store.heartbeat import HEARTBEAT_FOLDER, write_heartbeat
+from tune.store.journal import JOURNAL_FILE, Journal
 
 STEP_SECONDS = 0.05
 WARM_UP_STEPS = 100
@@ -83,12 +83,12 @@ FIRST_GUESS = 200e6
 
 def needed(config: Mapping[str, Any], micro_batches: int) -> float:
     """And what it really needs: more than the first guess."""
-    return 2.5 * FIRST_GUESS + FACTOR * on_paper(config, micro_batches)
+    return 2.5 * FIRST_GUESS + PAPER_BYTES_FACTOR * on_paper(config, micro_batches)
 
 
-def known_memory(limit: float) -> Memory:
+def known_memory(limit: float) -> MemoryModel:
     """What is known of it before anything ran."""
-    return Memory(limit=limit, overhead=FIRST_GUESS, paper=on_paper, most=lambda config: MOST_MICRO_BATCHES)
+    return MemoryModel(limit=limit, overhead=FIRST_GUESS, paper=on_paper, most=lambda config: MOST_MICRO_BATCHES)
 
 
 class Played(Simulation):
@@ -127,7 +127,7 @@ def opened(folder: Path) -> tuple[Journal, bool]:
     """The journal of a study, and whether it was there: the search that has it is killed, and its slots are closed."""
     if folder in OPEN:
         OPEN[folder].close()
-    there = (folder / FILE).exists()
+    there = (folder / JOURNAL_FILE).exists()
     journal = OPEN[folder] = Journal(folder, new=not there)
     journal.rows("PRAGMA synchronous = OFF")  # no test pulls the plug: most of its time would go there
     if there:
@@ -142,7 +142,7 @@ class World(Played):
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
         memory_limit: float = math.inf, trials_each: float = 1, deadline: float | None = None, processor: str = "one",
-        confirm: int = 0, listed: Sequence[Listed] = (),
+        confirm: int = 0, listed: Sequence[ListEntry] = (),
     ) -> None:  # fmt: skip
         self.journal, resumed = opened(folder)
         clock, self.chance = Ticking(), random.Random(seed)
@@ -156,7 +156,7 @@ class World(Played):
         )  # fmt: skip
         costs = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS)
         super().__init__(engine, clock, costs, lambda trial, family, config: PowerLaw(step_seconds=STEP_SECONDS))
-        terms = agreed(self.journal)
+        terms = agreed_terms(self.journal)
         by_now = cap - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
             _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
@@ -170,7 +170,7 @@ class World(Played):
                 continue
             self.families[name] = Family(
                 seconds=share * trials_each * by_now, cost_model=CostModel(), suggestions=suggestions(),
-                policy=Confirming(frame, ladder or frame.fit(first, deadline=wall), engine.price_of(name)),
+                policy=HalvingWithConfirmation(frame, ladder or frame.fit(first, deadline=wall), engine.price_of(name)),
                 memory=known_memory(memory_limit), warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
@@ -204,8 +204,8 @@ class World(Played):
 
     def live(self, assignment: Assignment, *, ended: str | None = None) -> None:
         """The process of a lease gives a sign of life, or its last one."""
-        (self.journal.folder / FOLDER).mkdir(exist_ok=True)
-        beat(self.journal.folder, assignment.trial, assignment.lease, self.now, ended)
+        (self.journal.folder / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
+        write_heartbeat(self.journal.folder, assignment.trial, assignment.lease, self.now, ended)
 
     def step_seconds(self, assignment: Assignment) -> float:
         """Of the steps of a trial."""

@@ -14,7 +14,7 @@ from tests.tune.search.world import Numbered, World
 from tune.reports import Report
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
 from tune.search.simulator import Clock
-from tune.store.accounting import OPENING_SECONDS, Accounting, Hold, Ledger, affordable
+from tune.store.accounting import OPENING_SECONDS, Accounting, Hold, Ledger, longest_hold_seconds
 from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import Journal
 
@@ -196,7 +196,7 @@ def test_what_an_error_ends_is_lost_and_charged(accounting, clock):
 
 
 def test_more_than_the_cap_pays_for_is_refused_before_anything_is_held(accounting):
-    most = affordable(accounting, 4)
+    most = longest_hold_seconds(accounting, 4)
     assert most == 25 - GRACE_SECONDS - OPENING_SECONDS
     with pytest.raises(ValueError, match=r"^lease: 4 x 25\.0 s do not fit: only 4 x 24\.1 s do$"):
         hold(accounting, 4, 25)

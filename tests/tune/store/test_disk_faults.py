@@ -14,7 +14,7 @@ import pytest
 from tests.tune.search.world import World
 from tune import cli
 from tune.facts import check_same_text
-from tune.search.resume import check_plain, undamaged
+from tune.search.resume import check_plain, damage_as_user_error
 from tune.settings import Settings
 from tune.store.journal import LOCK, Journal
 
@@ -195,6 +195,6 @@ def test_damaged_facts_are_one_line(tmp_path: Path) -> None:
     with Journal(tmp_path, new=True) as journal:
         for fact in ("[", "7", "[]", '{"nanogpt": 7}', '{"nanogpt": {}}', "[" * 100_000):
             journal.rows("INSERT OR REPLACE INTO study VALUES ('corpora', ?)", fact)
-            with pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused, undamaged(journal):
+            with pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused, damage_as_user_error(journal):
                 check_same_text(data, journal.facts())
             assert "\n" not in str(refused.value) and len(str(refused.value)) < 400

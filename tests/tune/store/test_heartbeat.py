@@ -15,26 +15,26 @@ from tune.search.simulator import Clock
 from tune.store import heartbeat as heartbeats
 from tune.store.heartbeat import (  # fmt: skip
     DRIVER,
-    FOLDER,
     GRACE_SECONDS,
+    HEARTBEAT_FOLDER,
     LOOK_SECONDS,
     SILENCE_SECONDS,
     Driver,
+    DriverHeartbeat,
     DriverWatch,
-    Heart,
-    Pulse,
-    beat,
-    last_beat,
-    opened_here,
-    started,
-    still_there,
+    HeartbeatThread,
+    is_worker_alive,
+    opened_monotonic,
+    process_start_ticks,
+    read_heartbeat,
+    write_heartbeat,
 )
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     """A folder for signs of life."""
-    (tmp_path / FOLDER).mkdir()
+    (tmp_path / HEARTBEAT_FOLDER).mkdir()
     return tmp_path
 
 
@@ -48,12 +48,12 @@ class Elsewhere:
 
     def beats(self, at: float) -> None:
         """A sign of life of the driver."""
-        self.does(lambda: beat(self.study, DRIVER, 0, at))
+        self.does(lambda: write_heartbeat(self.study, DRIVER, 0, at))
 
     def does(self, what: Callable[[], object]) -> None:
         """There."""
         with self.patch.context() as patch:
-            patch.setattr(heartbeats, "boot", lambda: "elsewhere")
+            patch.setattr(heartbeats, "machine_boot_id", lambda: "elsewhere")
             what()
 
 
@@ -77,15 +77,15 @@ def test_a_busy_one_that_pays_for_no_idle_worker_any_more_lives(
     elsewhere: Elsewhere, study: Path, clock: Clock
 ) -> None:
     """And what it held it held until the last time that this was paid for; a lease of later is as old as it is."""
-    pulse = Pulse(study, clock, lambda seconds: clock.now < LOOK_SECONDS)
+    pulse = DriverHeartbeat(study, clock, lambda seconds: clock.now < LOOK_SECONDS)
     for _ in range(40):
         elsewhere.does(pulse.beat)
         assert elsewhere.watch.alive()
         clock.now += LOOK_SECONDS
-    last = last_beat(study, DRIVER)
+    last = read_heartbeat(study, DRIVER)
     assert last is not None and last.at == 0.0
     before = time.monotonic()
-    opened = opened_here(study, last.said - 3, boot="elsewhere", monotonic=0.0)
+    opened = opened_monotonic(study, last.said - 3, boot="elsewhere", monotonic=0.0)
     assert before - 3 <= opened <= time.monotonic() - 3
 
 
@@ -94,7 +94,7 @@ def test_a_silence_is_known_once_and_from_its_beginning_whichever_wakes_first_th
     study: Path, clock: Clock, beats: int
 ) -> None:
     """Of several, as of a machine that sleeps often, the first: what waited then has ended itself."""
-    pulse = Pulse(study, clock)
+    pulse = DriverHeartbeat(study, clock)
     clock.now = since = GRACE_SECONDS / 2
     pulse.beat()
     for _ in range(2):
@@ -113,13 +113,13 @@ def test_a_disk_that_is_full_for_a_while_does_not_stop_a_heart(monkeypatch: pyte
         raise next(faults)
 
     with pytest.raises(EOFError):
-        Heart(full_at_first).run()
+        HeartbeatThread(full_at_first).run()
 
 
 def test_a_driver_of_this_machine_lives_as_long_as_its_very_process(study: Path, clock: Clock) -> None:
     """No longer, and none that has its number later is it."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        driver = Driver(boot=heartbeats.boot(), pid=process.pid, started=started(process.pid))
+        driver = Driver(boot=heartbeats.machine_boot_id(), pid=process.pid, started=process_start_ticks(process.pid))
         watch = DriverWatch(driver, study, clock)
         assert watch.alive() and not DriverWatch(replace(driver, started=1), study, clock).alive()
     assert not watch.alive()
@@ -129,42 +129,42 @@ def test_a_driver_of_this_machine_lives_as_long_as_its_very_process(study: Path,
 def test_no_lease_of_a_driver_on_another_machine_begins_in_the_future(study: Path, beats: int) -> None:
     """It would last as much longer; opened after the driver's last sign of life, or where none can be read."""
     for _ in range(beats):
-        beat(study, DRIVER, 0, 1.0)
-    assert opened_here(study, 1e9, boot="elsewhere", monotonic=0.0) <= time.monotonic()
+        write_heartbeat(study, DRIVER, 0, 1.0)
+    assert opened_monotonic(study, 1e9, boot="elsewhere", monotonic=0.0) <= time.monotonic()
 
 
 def test_another_driver_of_the_same_study_is_not_the_one(elsewhere: Elsewhere, study: Path, clock: Clock) -> None:
     """Its study was resumed here: a trial of the one before must not go on."""
     clock.now = LOOK_SECONDS
     assert elsewhere.watch.alive()
-    beat(study, DRIVER, 0, 1.0)
+    write_heartbeat(study, DRIVER, 0, 1.0)
     clock.now = 2 * LOOK_SECONDS
     assert not elsewhere.watch.alive()
 
 
 def test_only_a_worker_of_rays_on_this_machine_is_ever_taken_for_a_trial(study: Path) -> None:
     """A sign of life that names another living process must not get it killed."""
-    beat(study, "t001", 1, 1.0)
-    mine = last_beat(study, "t001")
-    assert mine is not None and mine.boot == heartbeats.boot() and not still_there(mine)
+    write_heartbeat(study, "t001", 1, 1.0)
+    mine = read_heartbeat(study, "t001")
+    assert mine is not None and mine.boot == heartbeats.machine_boot_id() and not is_worker_alive(mine)
     words, both = [sys.executable, "-c", "print(flush=True); input()", "ray::Trial"], subprocess.PIPE
     with subprocess.Popen(words, stdin=both, stdout=both) as worker:
         assert worker.stdout is not None and worker.stdout.readline()
-        found = replace(mine, pid=worker.pid, started=started(worker.pid))
-        assert still_there(found)
-        assert not still_there(replace(found, boot="elsewhere")) and not still_there(replace(found, started=1))
+        found = replace(mine, pid=worker.pid, started=process_start_ticks(worker.pid))
+        assert is_worker_alive(found)
+        assert not is_worker_alive(replace(found, boot="elsewhere")) and not is_worker_alive(replace(found, started=1))
         worker.communicate(b"\n")
-    assert not still_there(found)
+    assert not is_worker_alive(found)
 
 
 def test_a_process_that_died_and_was_not_buried_is_gone() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert started(process.pid) is None
-    assert started(os.getpid()) is not None
+        assert process_start_ticks(process.pid) is None
+    assert process_start_ticks(os.getpid()) is not None
 
 
 def test_a_damaged_heartbeat_is_none(study: Path) -> None:
     for text in ("", "{", "[]", '{"lease": 1}', '{"lease": 1, "at": "x", "pid": 1, "started": 2}'):
-        (study / FOLDER / "t001").write_text(text)
-        assert last_beat(study, "t001") is None
+        (study / HEARTBEAT_FOLDER / "t001").write_text(text)
+        assert read_heartbeat(study, "t001") is None

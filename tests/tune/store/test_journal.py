@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tune.reports import Value
-from tune.store.journal import FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
+from tune.store.journal import JOURNAL_FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
 
 
 def trial(name: str) -> dict[str, Value]:
@@ -41,19 +41,19 @@ def test_it_is_read_while_it_is_written_and_only_read(tmp_path: Path) -> None:
 
 def test_a_journal_of_before_an_upgrade_is_left_as_it_is_for_the_commit_that_is_named(tmp_path: Path) -> None:
     """And analysis reads it; one with what it never had is refused as none of ours."""
-    with closing(sqlite3.connect(tmp_path / FILE)) as before:
+    with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as before:
         before.executescript(SCHEMA)
         before.execute("INSERT INTO trials (trial, family, config, state, created) VALUES ('t1', 'a', '', 'paused', 0)")
         before.commit()
-    there = (tmp_path / FILE).read_bytes()
+    there = (tmp_path / JOURNAL_FILE).read_bytes()
     for look in (lambda: Journal(tmp_path, new=False), lambda: Journal.copied(tmp_path)) * 2:
         with pytest.raises(ValueError, match=f"earlier version: go on with it at the project's commit {LAST_BEFORE}"):
             look()
-    assert (tmp_path / FILE).read_bytes() == there
+    assert (tmp_path / JOURNAL_FILE).read_bytes() == there
     with closing(connect(tmp_path)) as read:
         assert [row["trial"] for row in read.execute("SELECT trial FROM trials")] == ["t1"]
         assert read.execute("SELECT mfu FROM reports").fetchall() == []
-    with closing(sqlite3.connect(tmp_path / FILE)) as stranger:
+    with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as stranger:
         stranger.execute("ALTER TABLE reports ADD COLUMN theirs REAL")
     with pytest.raises(ValueError, match="of another version"):
         Journal(tmp_path, new=False)
@@ -91,11 +91,11 @@ def test_what_a_kill_left_of_a_new_journal_is_made_whole(tmp_path: Path) -> None
     for _ in range(2):
         with Journal(tmp_path, new=False) as journal:
             assert journal.rows("SELECT * FROM trials") == []
-        (tmp_path / FILE).write_bytes(b"")
+        (tmp_path / JOURNAL_FILE).write_bytes(b"")
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ValueError, match="damaged"):
         Journal(tmp_path, new=False)
-    (tmp_path / FILE).unlink()
+    (tmp_path / JOURNAL_FILE).unlink()
     with pytest.raises(ValueError, match="holds no journal"):
         Journal(tmp_path, new=False)
 

@@ -20,9 +20,9 @@ from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store import mirror
-from tune.store.heartbeat import DRIVER, last_beat
-from tune.store.journal import FILE, LOCK, connect
-from tune.store.mirror import EVERY_SECONDS, LAST_NAMED, Mirror, bring_back, mirrored
+from tune.store.heartbeat import DRIVER, read_heartbeat
+from tune.store.journal import JOURNAL_FILE, LOCK, connect
+from tune.store.mirror import LAST_NAMED, MIRROR_EVERY_SECONDS, Mirror, mirror_study, restore_from_mirror
 
 CAP = 1200.0
 
@@ -80,7 +80,7 @@ def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
         world.run(chance.randrange(3, 15))
         copies.copy()
         copied, known, reports = world.now, world.spent, world.total("SELECT COUNT(*) FROM reports")
-        while world.now < copied + EVERY_SECONDS / 2 and not world.engine.stopping:
+        while world.now < copied + MIRROR_EVERY_SECONDS / 2 and not world.engine.stopping:
             before = world.now
             world.run(1)
             if world.now == before:
@@ -88,13 +88,13 @@ def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
         late, really = world.now - copied, world.spent
         world.journal.close()
         shutil.rmtree(study)
-        bring_back(place.parent, study)
+        restore_from_mirror(place.parent, study)
         world = world_in(study, seed=seed + 10 * loss)
         copies = Mirror(study, place, lambda world=world: world.now)
         assert world.total("SELECT COUNT(*) FROM reports") == reports
-        if late <= EVERY_SECONDS:
+        if late <= MIRROR_EVERY_SECONDS:
             assert really <= world.spent + 1e-6
-        assert world.spent <= min(CAP, known + 2 * (EVERY_SECONDS + 2))
+        assert world.spent <= min(CAP, known + 2 * (MIRROR_EVERY_SECONDS + 2))
     world.run()
     assert world.spent <= CAP
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(
@@ -103,7 +103,7 @@ def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
 
 
 @pytest.mark.parametrize(("slots", "each"), [(2, 1), (4, 4), (2, 0.5)])
-@pytest.mark.parametrize(("cap", "seconds"), [(100.0, 5.0), (CAP, EVERY_SECONDS - 1)])
+@pytest.mark.parametrize(("cap", "seconds"), [(100.0, 5.0), (CAP, MIRROR_EVERY_SECONDS - 1)])
 @pytest.mark.parametrize(("before", "kept"), [(0, None), (1, None), (0, 0)])
 def test_slots_that_were_opened_after_a_copy_are_charged_as_if_at_once_within_the_cap(
     study: Path, place: Path, slots: int, each: float, cap: float, seconds: float, before: int, kept: int | None
@@ -121,9 +121,9 @@ def test_slots_that_were_opened_after_a_copy_are_charged_as_if_at_once_within_th
     really = world.spent
     world.journal.close()
     shutil.rmtree(study)
-    bring_back(place.parent, study)
+    restore_from_mirror(place.parent, study)
     world = world_in(study, **about)
-    assert 0 < really <= world.spent <= min(cap, slots / each * EVERY_SECONDS + 1e-6)
+    assert 0 < really <= world.spent <= min(cap, slots / each * MIRROR_EVERY_SECONDS + 1e-6)
     assert not world.accounting.ledger.open_slots
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(world.spent)
 
@@ -142,7 +142,7 @@ def test_however_little_of_the_cap_a_copy_leaves_what_may_have_run_since_is_with
     Mirror(study, place, lambda: world.now).copy()
     world.journal.close()
     shutil.rmtree(study)
-    bring_back(place.parent, study)
+    restore_from_mirror(place.parent, study)
     assert world_in(study).spent <= CAP
 
 
@@ -194,7 +194,7 @@ def test_a_copy_that_fails_is_told_once_and_leaves_the_one_before(
     world.run(9)
     Mirror(study, place, lambda: world.now).copy()
     before = named(place)
-    monkeypatch.setattr(mirror, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(mirror, "MIRROR_EVERY_SECONDS", 0.0)
     fails: list[None] = []
 
     def full(source: Path, target: Path, **_: object) -> None:
@@ -202,7 +202,7 @@ def test_a_copy_that_fails_is_told_once_and_leaves_the_one_before(
         raise OSError(28, "No space left on device", str(target))
 
     monkeypatch.setattr(shutil, "copytree", full)
-    with mirrored(study, place.parent, lambda: world.now, said.append):
+    with mirror_study(study, place.parent, lambda: world.now, said.append):
         while len(fails) < 3:
             world.run(1)
     assert len(said) == 2 and "No space left on device" in said[0] and said[0].startswith(f"mirror: {place} is not as ")
@@ -214,32 +214,32 @@ def test_while_a_copy_is_made_for_long_the_study_is_known_to_live_on(
 ) -> None:
     world, late, copied = world_in(study), threading.Event(), shutil.copytree
     world.run(9)
-    monkeypatch.setattr(mirror, "EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(mirror, "MIRROR_EVERY_SECONDS", 0.02)
 
     def long(source: Path, target: Path, **more: Any) -> Any:
         world.clock.now += 300.0
         until = time.monotonic() + PATIENCE_SECONDS
         while not late.is_set() and time.monotonic() < until:
-            said = last_beat(place, DRIVER)
+            said = read_heartbeat(place, DRIVER)
             late.set() if said is not None and said.at >= world.now else late.wait(0.01)
         return copied(source, target, **more)
 
     monkeypatch.setattr(shutil, "copytree", long)
-    with mirrored(study, place.parent, lambda: world.now, pytest.fail):
+    with mirror_study(study, place.parent, lambda: world.now, pytest.fail):
         assert late.wait(PATIENCE_SECONDS)
 
 
 def test_at_an_end_in_order_all_is_there_but_what_is_of_the_machine(study: Path, place: Path) -> None:
     world = world_in(study)
-    with mirrored(study, place.parent, lambda: world.now, pytest.fail):
+    with mirror_study(study, place.parent, lambda: world.now, pytest.fail):
         world.run(9)
         (study / "log.txt").write_text("all")
         keep(study / "best-nanogpt" / "x", 1)
         keep(study / "tensorboard" / "x", 1)
     kept = {str(path.relative_to(place).parts[0]) for path in place.rglob("*")}
-    assert kept == {"study.json", FILE, "checkpoints", "heartbeats", "log.txt", "best-nanogpt", "tensorboard"}
+    assert kept == {"study.json", JOURNAL_FILE, "checkpoints", "heartbeats", "log.txt", "best-nanogpt", "tensorboard"}
     assert whole(place) and (study / LOCK).exists()
-    assert last_beat(place, DRIVER) is None, "it has ended"
+    assert read_heartbeat(place, DRIVER) is None, "it has ended"
 
 
 def test_a_search_that_is_told_to_end_at_once_does_not_wait_for_a_copy(
@@ -254,7 +254,7 @@ def test_a_search_that_is_told_to_end_at_once_does_not_wait_for_a_copy(
         done.append(told.wait(PATIENCE_SECONDS))
 
     monkeypatch.setattr(Mirror, "copy", copy)
-    with pytest.raises(KeyboardInterrupt), mirrored(study, place.parent, lambda: world.now, pytest.fail):
+    with pytest.raises(KeyboardInterrupt), mirror_study(study, place.parent, lambda: world.now, pytest.fail):
         assert begun.wait(PATIENCE_SECONDS)
         raise KeyboardInterrupt
     assert wholes == [False] and done == [], "it ended while the copy was still made"
@@ -266,7 +266,7 @@ def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
     place.mkdir()
     (place / "study.json").write_text('{"created": 2.0}')
     with pytest.raises(UserError, match=rf"^--mirror: '{place}' is of another study: "):
-        mirrored(study, place.parent, lambda: 0.0, pytest.fail).__enter__()
+        mirror_study(study, place.parent, lambda: 0.0, pytest.fail).__enter__()
     with pytest.raises(UserError, match=rf"^--mirror: '{place}' exists already: "):
         Settings(budget="8h", out=study, mirror=place.parent).check_files()
     with pytest.raises(UserError, match=r"^--mirror: '/nowhere' cannot be written "):
@@ -275,7 +275,7 @@ def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
         Settings.of_study("/x/none", mirror=place.parent)
     with pytest.raises(UserError, match=r"^--resume: '/x/x{300}' is not there, nor a copy in "):
         Settings.of_study(f"/x/{'x' * 300}", mirror=place.parent)
-    with mirrored(study, study.parent, lambda: 0.0, pytest.fail):
+    with mirror_study(study, study.parent, lambda: 0.0, pytest.fail):
         pass  # it is its own copy
 
 

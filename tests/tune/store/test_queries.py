@@ -15,12 +15,12 @@ from analysis.study import Results, open_study
 from tests.analysis.conftest import Written
 from tests.tune.display.conftest import Sampled, read, watched
 from tests.tune.search.world import World
-from tune.display.panel import look
-from tune.display.standings import table
+from tune.display.panel import read_study_view
+from tune.display.standings import ranking_table
 from tune.own_space import LOOP
 from tune.ranking import ranking as returned
 from tune.store.journal import UPGRADES, connect
-from tune.store.queries import LEVELS, TRAINED, best_so_far, level_text, measured_text, ranking
+from tune.store.queries import LEVELS, TRAINED_TRIALS_QUERY, best_so_far, level_text, measured_text, ranking
 from tune.winners import last_lines, winners
 
 FAMILIES = ("translation", "nanogpt")
@@ -151,7 +151,7 @@ def test_the_training_loss_of_a_trial_at_its_end_is_that_of_its_last_tenth(study
     study.charge("steps", 1.0, trial="t1")
     for steps, loss in ((90, 9.0), (91, 2.0), (100, 1.0)):
         study.report("t1", 4.0, rung=None, steps=steps, train_loss=loss, final=int(steps == 100), valid_loss=1.4)
-    (row,) = study.journal.rows(TRAINED)
+    (row,) = study.journal.rows(TRAINED_TRIALS_QUERY)
     assert row["train_loss"] == 1.5
 
 
@@ -262,7 +262,7 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
     firsts = {row["family"]: row for row in reversed(ranking(world.journal)) if row["level"] is not None}
     assert {name: row["trial"] for name, row in best_so_far(world.journal).items()} == {
         name: row["trial"] for name, row in firsts.items()}  # fmt: skip
-    view = look(connect(tmp_path), FAMILIES, cap=900, now=world.now)
+    view = read_study_view(connect(tmp_path), FAMILIES, cap=900, now=world.now)
     ledger = read(tmp_path / "tensorboard" / "ledger")
     assert firsts
     for name, row in firsts.items():
@@ -316,7 +316,7 @@ def test_of_a_search_that_is_over_the_table_has_the_rankings_order_and_a_curve_e
         rows = [row for row in ranking(world.journal, by="quotient") if row["family"] == name]
         theirs = ranked_by_analysis(results, by="quotient")
         theirs = theirs[(theirs["family"] == name) & theirs["place"].notna()]
-        shown = [line.split(" | ")[2] for line in table(rows).split("\n\n")[0].splitlines()[2:]]
+        shown = [line.split(" | ")[2] for line in ranking_table(rows).split("\n\n")[0].splitlines()[2:]]
         assert shown == theirs["trial"].tolist()[: len(shown)] and shown
         for _, line in curves(results, name).data.groupby("trial"):
             assert line["perplexity"].is_monotonic_decreasing
