@@ -7,13 +7,13 @@ from pathlib import Path
 
 from analysis import tables
 from analysis.settings import CheckSettings
-from tune.published import PUBLISHED, findings_table, published_claims, read
+from tune.published import PUBLISHED, findings_table, published_claims, read_csv
 from tune.table_rules import Claims, Finding, findings
 
 
 def check(settings: CheckSettings) -> int:
     """Print what was found. UserError: a table does not serve."""
-    found = {name: findings(read(file), claims) for name, file, claims in asked(settings)}
+    found = {name: findings(read_csv(file), claims) for name, file, claims in asked(settings)}
     if settings.json:
         print(json.dumps([{"table": name, **asdict(each)} for name in found for each in found[name]], indent=1))
     elif settings.form:

@@ -23,7 +23,7 @@ from analysis.settings import PlotSettings
 from analysis.spending import spending
 from analysis.study import RUNS, Results, Study, families, newest, open_kernels, open_studies, open_study
 from analysis.style import Picture
-from tune.errors import UserError, called
+from tune.errors import UserError, script_command
 from tune.search_space import label
 from tune.store.queries import TRAINED_TRIALS_QUERY, measured_text
 from tune.table_text import Table
@@ -85,7 +85,7 @@ def pictures_of(study: Study, name: str) -> list[Callable[[], Picture]]:
     """Return the pictures of an experiment. UserError: it has none, or the study is a search."""
     if name not in PICTURES:
         named = f"of {name}" if name else "a search"
-        report = f"{called('analysis/report.py')} {shlex.quote(str(study.folder))}"
+        report = f"{script_command('analysis/report.py')} {shlex.quote(str(study.folder))}"
         remedy = f"name a study of {', '.join(PICTURES)}; of a search: {report}"
         raise UserError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
     return [partial(draw, study) for draw in PICTURES[name]]
@@ -149,8 +149,8 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
         pools = [table[table["family"] == family] for table in rankings]
         best = [None if pool.empty else winner(each, pool) for each, pool in zip(results, pools, strict=True)]
         on = [None if row is None or "on_whole" not in row else measured_text(row) for row in best]
-        yield f"{family}: reached", *(tables.NOTHING if row is None else where(row) for row in best)
-        yield f"{family}: winner", *(tables.NOTHING if row is None else row["config"] for row in best)
+        yield f"{family}: reached", *(tables.EMPTY_CELL if row is None else where(row) for row in best)
+        yield f"{family}: winner", *(tables.EMPTY_CELL if row is None else row["config"] for row in best)
         kinds = {
             **{each.measure.column: tables.number for each in results},
             **{"test_perplexity": tables.number, "bits_per_character": tables.number},
@@ -161,7 +161,7 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
                 name = column.replace("_", " ")
                 if column in ("perplexity", "bits_per_character") and None not in on and on[0] != on[1]:
                     name = f"{name}, not of the same tokens"
-                cells = (write(row[column]) if row is not None and column in row else tables.NOTHING for row in best)
+                cells = (write(row[column]) if row is not None and column in row else tables.EMPTY_CELL for row in best)
                 yield f"{family}: {name}", *cells
 
 
@@ -204,6 +204,6 @@ def text(study: Study, family: str) -> str:
     """Return a family's corpus as text, such that different ones differ."""
     corpus = study.corpus(family)
     if "vocabulary" not in corpus:
-        return str(corpus.get("name", tables.NOTHING))
+        return str(corpus.get("name", tables.EMPTY_CELL))
     words = f"vocabulary of {corpus.get('vocabulary', '?')}"
     return f"{corpus.get('name', '?')} {str(corpus.get('sha256', ''))[:8]}, {words}"

@@ -28,7 +28,7 @@ from analysis.stability import ABOUT, TOO_FEW, stability
 from analysis.stability import columns as stability_columns
 from analysis.study import POOL, RUNS, Results, Study, alive, newest, open_study, written
 from analysis.style import Picture
-from tune.errors import UserError, called
+from tune.errors import UserError, script_command
 from tune.experiments.experiment_settings import typed_again
 from tune.flags import flag_words
 
@@ -131,7 +131,8 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
             {"title": section(group, results), "rows": columns(results, group.head(TOP)), "left": len(group) - TOP}
             for _, group in ranked.groupby("group", sort=False)
         ],
-        "rank": called("analysis/rank.py"), "stability": None if measure.own or study.work else stability_rows(study),
+        "rank": script_command("analysis/rank.py"),
+        "stability": None if measure.own or study.work else stability_rows(study),
         "about_stability": ABOUT,
         "command": command(study), "ran_on": ran_on(study),
         "base64": lambda text: base64.b64encode(text.encode()).decode(),
@@ -232,7 +233,7 @@ def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
         return {"prospects": None, "at_a_constant_rate": False}
     told = study.facts.get("prospects", {}).get(family)
     if told is None or told["why"]:
-        asked = f"{called('tune/run.py')} --plan --resume {shlex.quote(str(study.folder))} tells what it can"
+        asked = f"{script_command('tune/run.py')} --plan --resume {shlex.quote(str(study.folder))} tells what it can"
         return {"prospects": f"Not foretold: {asked if told is None else told['why']}.", "at_a_constant_rate": False}
     configs = results.trials.set_index("trial")["config"]
     rows = [
@@ -271,9 +272,9 @@ def command(study: Study) -> str:
     """Return the command that makes such a study again."""
     of, settings = study.facts.get("experiment"), study.facts.get("settings", {})
     if of:
-        return shlex.join([*shlex.split(called("tune/experiment.py")), str(of), *typed_again(settings)])
+        return shlex.join([*shlex.split(script_command("tune/experiment.py")), str(of), *typed_again(settings)])
     own = {name: value for name, value in settings.items() if not study.measure.own or name != "families"}
-    return shlex.join([*shlex.split(called("tune/run.py")), *flag_words(own)])
+    return shlex.join([*shlex.split(script_command("tune/run.py")), *flag_words(own)])
 
 
 def ran_on(study: Study) -> dict[str, str]:

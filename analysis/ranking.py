@@ -21,7 +21,7 @@ from analysis.confirm import told_apart
 from analysis.settings import ORDERS, RankSettings
 from analysis.spending import HOW, ending
 from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Measure, Results, families, open_studies
-from tune.errors import UserError, called
+from tune.errors import UserError, script_command
 from tune.flags import invalid
 from tune.ranking import OWN_COLUMNS
 from tune.store.journal import ENDED_BY_CAP
@@ -311,7 +311,7 @@ def columns(results: Results, group: pd.DataFrame) -> pd.DataFrame:
 def _of_a_loop(results: Results, group: pd.DataFrame) -> Columns:
     """Return the columns of a user's loop: the best of each trial, what else it reported last, and its steps."""
     told = {head: group[name].map(tables.reported) for name, head in results.told.items()}
-    steps = group["steps"].map(lambda value: tables.NOTHING if pd.isna(value) else f"{value:,.0f}")
+    steps = group["steps"].map(lambda value: tables.EMPTY_CELL if pd.isna(value) else f"{value:,.0f}")
     return {head_of(results.measure): group[results.measure.column].map(tables.number), **told, "steps": steps}
 
 
@@ -329,7 +329,7 @@ def _of_a_family(group: pd.DataFrame) -> Columns:
         "bits/char": group["bits_per_character"].map(tables.number),
         **test,
         "efficiency": [
-            tables.NOTHING if pd.isna(value) else f"{value:+.3f} ±{half:.3f}{at}"
+            tables.EMPTY_CELL if pd.isna(value) else f"{value:+.3f} ±{half:.3f}{at}"
             for value, half, at in zip(group["efficiency"], error, earlier, strict=True)
         ],
         "front": group["front"].map({True: "yes", False: ""}),
@@ -340,8 +340,8 @@ def unranked(results: Results) -> str:
     """Return why no trial has a place: none has completed a rung, or an experiment's figures are elsewhere."""
     for study in results.studies:
         if study.work:
-            plot, folder = called("analysis/plot.py"), shlex.quote(str(study.folder))
-            printed = f"{called('tune/experiment.py')} --tables {folder} prints its tables"
+            plot, folder = script_command("analysis/plot.py"), shlex.quote(str(study.folder))
+            printed = f"{script_command('tune/experiment.py')} --tables {folder} prints its tables"
             found = f"{plot} experiment {folder} draws what it found, and {printed}"
             return f"the experiment {study.work} ranks no trials: {found}."
     return "no trial has completed a rung yet."

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tune.arithmetic import Expression, parse_expression
 from tune.errors import UserError
 from tune.flags import Command, Flags, flag_field, invalid
-from tune.table_text import Formed
+from tune.table_text import TableFlags
 
 ORDERS = {
     "quotient": ("perplexity_per_million", True),
@@ -37,7 +37,7 @@ FAMILY = {"form": "NAME"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankSettings(Formed):
+class RankSettings(TableFlags):
     """Settings of analysis/rank.py: which rows, in which order and form."""
 
     command: ClassVar[Command] = Command(
@@ -86,7 +86,7 @@ class OneStudy(Flags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpendSettings(Formed, OneStudy):
+class SpendSettings(TableFlags, OneStudy):
     """Settings of analysis/spend.py: in which form."""
 
     command: ClassVar[Command] = Command(
@@ -130,7 +130,7 @@ class ExportSettings(OneStudy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotSettings(Formed):
+class PlotSettings(TableFlags):
     """Settings of analysis/plot.py: what to draw, of which studies, and where to write."""
 
     command: ClassVar[Command] = Command(
@@ -184,7 +184,7 @@ def parse_hours(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckSettings(Formed):
+class CheckSettings(TableFlags):
     """Settings of analysis/check_table.py: which tables, and what is claimed beside them."""
 
     command: ClassVar[Command] = Command(

@@ -118,19 +118,19 @@ def columns(found: pd.DataFrame) -> pd.DataFrame:
     """Return the rows as people read them."""
 
     def signed(value: float) -> str:
-        return tables.NOTHING if pd.isna(value) else f"{value:+.2f}"
+        return tables.EMPTY_CELL if pd.isna(value) else f"{value:+.2f}"
 
     return pd.DataFrame(
         {
             "family": found["family"],
             "measure": found["measure"].str.replace("_", " "),
-            "order then": found["then"].replace(DECAY, "the decay").fillna(tables.NOTHING),
-            "order at the end": found["end"].replace(DECAY, "the decay").fillna(tables.NOTHING),
+            "order then": found["then"].replace(DECAY, "the decay").fillna(tables.EMPTY_CELL),
+            "order at the end": found["end"].replace(DECAY, "the decay").fillna(tables.EMPTY_CELL),
             "trials": found["trials"].astype(str),
             "Kendall's tau": found["tau"].map(signed),
             "tau of size": found["tau_of_size"].map(signed),
             "best then": [
-                tables.NOTHING if pd.isna(place) else f"{leader}, at the end {place:.0f}"
+                tables.EMPTY_CELL if pd.isna(place) else f"{leader}, at the end {place:.0f}"
                 for leader, place in zip(found["leader"], found["leader_at_end"], strict=True)
             ],
         }

@@ -20,10 +20,10 @@ import pandas as pd
 from analysis import efficiency as sizes
 from analysis import tables
 from tune.arithmetic import mean_interval
-from tune.errors import UserError, called
+from tune.errors import UserError, script_command
 from tune.own_space import LOOP, parse_space
 from tune.published import PUBLISHED
-from tune.ranking import TAKEN, compared, configurations, reported
+from tune.ranking import RESERVED_NAMES, comparison_column, config_columns, reported_columns
 from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, SILENCE_SECONDS
@@ -70,7 +70,7 @@ class Measure:
     @property
     def column(self) -> str:
         """Column that trials are compared by."""
-        return compared(self.metric)
+        return comparison_column(self.metric)
 
     @property
     def curve(self) -> tuple[str, str]:
@@ -163,7 +163,7 @@ def open_study(folder: Path) -> Study:
     """Open a study of trials. UserError: no journal, a damaged one, or a study in which no model was trained."""
     study = _opened(folder)
     if KERNELS in study.facts:
-        draw = f"{called('analysis/plot.py')} roofline {shlex.quote(str(folder))}"
+        draw = f"{script_command('analysis/plot.py')} roofline {shlex.quote(str(folder))}"
         raise UserError(f"study: {str(folder)!r} is of kernels; draw it: {draw}")
     if study.read("SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
         raise UserError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
@@ -174,7 +174,9 @@ def open_kernels(folder: Path) -> Study:
     """Open a study of kernels. UserError: no journal, a damaged one, or another study."""
     study = _opened(folder)
     if KERNELS not in study.facts:
-        raise UserError(f"study: {str(folder)!r} is none of kernels; make one: {called('kernels/run.py')} --budget 10m")
+        raise UserError(
+            f"study: {str(folder)!r} is none of kernels; make one: {script_command('kernels/run.py')} --budget 10m"
+        )
     return study
 
 
@@ -188,7 +190,11 @@ def newest(runs: Path, *, kernels: bool = False) -> Path:
     at = {path.parent: written(path.parent) for path in runs.glob(f"*/{JOURNAL_FILE}")}  # before any is opened
     folders = [folder for folder in at if _of_kernels(folder) == kernels]
     if not folders:
-        command = f"{called('kernels/run.py')} --budget 10m" if kernels else f"{called('tune/run.py')} --budget 4m"
+        command = (
+            f"{script_command('kernels/run.py')} --budget 10m"
+            if kernels
+            else f"{script_command('tune/run.py')} --budget 4m"
+        )
         raise UserError(f"study: no study in {str(runs)!r}; name its folder, or make one: {command}")
     return max(folders, key=at.__getitem__)
 
@@ -236,7 +242,7 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     """Return the last row of each point of an experiment that was measured. UserError: there is none, and why."""
     of_before = study.read("SELECT 1 FROM pragma_table_info('rows')").empty  # such old journals have no experiments
     stored = [] if of_before else study.read(EXPERIMENT_ROWS_QUERY, name).itertuples(index=False)
-    rows, make = last_rows(stored).values(), f"{called('tune/experiment.py')} {name}"
+    rows, make = last_rows(stored).values(), f"{script_command('tune/experiment.py')} {name}"
     measured = [row for row in rows if "skipped" not in row]
     if rows and not measured:
         why = ", ".join(dict.fromkeys(str(row["skipped"]) for row in rows))
@@ -254,14 +260,14 @@ def trained(study: Study, ends: str = TRAINED_TRIALS_QUERY) -> pd.DataFrame:
     if table.empty:
         raise UserError(f"study: {study.name!r} has no trial that came to its end yet; go on with it")
     texts = table["family"].map(lambda family: study.corpus(family).get("training_tokens", math.nan))
-    return table.assign(epochs=table["tokens"] / texts).join(configurations(table["config"], None))
+    return table.assign(epochs=table["tokens"] / texts).join(config_columns(table["config"], None))
 
 
 def learning_curves(study: Study) -> pd.DataFrame:
     """Return a row for each report of the trials that `trained` has, in order, with their dimensions; what was repeated
     after a kill counts once."""
     ends = trained(study)
-    own = ["trial", *configurations(ends["config"], None), "epochs"]
+    own = ["trial", *config_columns(ends["config"], None), "epochs"]
     columns = "trial, steps, tokens, training_seconds, train_loss, valid_loss, accuracy, perplexity"
     of_training = "trained_loss, trained_perplexity, trained_accuracy"
     table = study.read(f"SELECT {columns}, {of_training} FROM ({lasting_reports_query()}) ORDER BY trial, report")
@@ -312,7 +318,7 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     table["config"] = [label(point) for point in points]
     table["words"] = [tables.in_words(point) for point in points]
     table.insert(0, "study", study.name)
-    configs = configurations(texts, study.measure.metric).reindex(columns=names)
+    configs = config_columns(texts, study.measure.metric).reindex(columns=names)
     table = table.assign(device=study.device).join(configs)
     corpora = {family: study.corpus(family) for family in table["family"].unique()}
     keys = {"corpus": "name", "sha256": "sha256", "vocabulary": "vocabulary", "smoke_test": "builtin"}
@@ -341,7 +347,7 @@ def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
     ]
     table["rung_seconds"] = np.array(seconds, dtype=float)
     if metric := study.measure.metric:
-        told = reported(table["numbers"], metric, dimensions)
+        told = reported_columns(table["numbers"], metric, dimensions)
         table = table.assign(**{study.measure.column: table["loss"].astype(float).map(metric.own)}).join(told)
     return table.drop(columns=["family", "loss", "numbers"])
 
@@ -378,7 +384,7 @@ class Results:
     def told(self) -> dict[str, str]:
         """Columns of `reached` that a user's loop reported last, with their headings; its best may be of another
         report."""
-        known = {*TAKEN, *self.dimensions, self.measure.column}
+        known = {*RESERVED_NAMES, *self.dimensions, self.measure.column}
         names = (name for name in self.reached if name not in known)
         return {name: f"last {name.removeprefix('reported_')}" for name in names}
 
@@ -399,7 +405,7 @@ class Results:
     def dimensions(self) -> list[str]:
         """All dimensions: DIMENSIONS unless all studies are of loops, and what else configs of these studies have."""
         configs = (
-            configurations(each.read("SELECT config FROM trials")["config"], each.measure.metric)
+            config_columns(each.read("SELECT config FROM trials")["config"], each.measure.metric)
             for each in self.studies
         )
         known = () if all(each.measure.own for each in self.studies) else DIMENSIONS

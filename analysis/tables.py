@@ -10,7 +10,7 @@ import pandas as pd
 from rich.console import Console
 
 from tune.errors import UserError
-from tune.table_text import NOTHING, Table, on_screen
+from tune.table_text import EMPTY_CELL, Table, screen_lines
 
 MIB, GIB = 2**20, 2**30
 UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -19,7 +19,7 @@ UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 def number(value: float, digits: int = 4) -> str:
     """Return a number with so many significant digits, without an exponent below 1e9; `-` for NaN."""
     if pd.isna(value):
-        return NOTHING
+        return EMPTY_CELL
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     places = digits - 1 - math.floor(math.log10(abs(value)))
@@ -35,7 +35,7 @@ def reported(value: float) -> str:
 def count(value: float) -> str:
     """Return a count: 123 or 12.3k or 1.23M"""
     if pd.isna(value):
-        return NOTHING
+        return EMPTY_CELL
     value = float(f"{value:.3g}")
     for unit, size in UNITS:
         if value >= size:
@@ -91,7 +91,7 @@ def short_duration(seconds: float) -> str:
 def memory(value: float) -> str:
     """Return bytes in MiB or GiB."""
     if pd.isna(value):
-        return NOTHING
+        return EMPTY_CELL
     return f"{number(value / GIB, 3)} GiB" if value >= GIB else f"{number(value / MIB, 3)} MiB"
 
 
@@ -103,7 +103,7 @@ def short_memory(value: float) -> str:
 def duration(seconds: float) -> str:
     """Return a duration: 1h02m03s, 2m03s or 3.2s"""
     if pd.isna(seconds):
-        return NOTHING
+        return EMPTY_CELL
     if seconds < 59.95:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
@@ -111,7 +111,7 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    return NOTHING if pd.isna(part) or whole <= 0 else f"{100 * part / whole:.1f} %"
+    return EMPTY_CELL if pd.isna(part) or whole <= 0 else f"{100 * part / whole:.1f} %"
 
 
 WIDTH = 160
@@ -125,7 +125,7 @@ def console() -> Console:
 
 def draw(console: Console, table: Table, **options: Any) -> None:
     """Print a table by on_screen(), with its options."""
-    console.print(*on_screen(table, console.width, **options), sep="\n", soft_wrap=True)
+    console.print(*screen_lines(table, console.width, **options), sep="\n", soft_wrap=True)
 
 
 def as_text(title: str, rows: pd.DataFrame, note: str = "") -> Table:

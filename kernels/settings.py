@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from tune.errors import UserError
 from tune.flags import Command, flag_field, invalid
-from tune.table_text import Formed
+from tune.table_text import TableFlags
 from tune.units import DURATIONS, parse_duration
 
 NAMES = (
@@ -87,7 +87,7 @@ def parse_budget(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Formed):
+class Settings(TableFlags):
     """Settings of kernels/run.py: what to measure, and how to show it."""
 
     command: ClassVar[Command] = Command(

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from kernels.benchmark import BASELINES, Row, measure
 from kernels.settings import Settings
-from tune.published import against_itself
-from tune.table_text import NOTHING, Table, on_screen
+from tune.published import contradiction_tables
+from tune.table_text import EMPTY_CELL, Table, screen_lines
 
 WIDTH = 190
 """Characters of a line where the output is not a terminal."""
@@ -33,14 +33,14 @@ def tables(rows: list[Row]) -> Iterator[Table]:
 def show(table: Table) -> None:
     """Print a table in the width of the screen."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    print(*on_screen(table, width), "", sep="\n")
+    print(*screen_lines(table, width), "", sep="\n")
 
 
 def cells(row: Row) -> list[str]:
     """Return what stands in a row after the implementation's name."""
     published = of_the_report(row)
     if row["median_seconds"] is None:
-        return [NOTHING] * (len(COLUMNS) + len(BASELINES)) + [published, row["status"]]
+        return [EMPTY_CELL] * (len(COLUMNS) + len(BASELINES)) + [published, row["status"]]
     correct, share = row["correct"], row["share_of_peak"]
     return [
         "gpu" if row["threads"] is None else str(row["threads"]),
@@ -50,7 +50,7 @@ def cells(row: Row) -> list[str]:
         f"{row['spread']:.1%}",
         seconds(row["end_to_end_seconds"]),
         rate(row),
-        NOTHING if share is None else f"{share:.0%}",
+        EMPTY_CELL if share is None else f"{share:.0%}",
         *(ratio(row, name) for name in BASELINES),
         published,
         "unstable" if row["unstable"] else "",
@@ -60,7 +60,7 @@ def cells(row: Row) -> list[str]:
 def of_the_report(row: Row) -> str:
     """Return the published times as text: 455 us; 567 us end to end"""
     times = {"": row["published_seconds"], " end to end": row["published_end_to_end_seconds"]}
-    return "; ".join(seconds(time) + what for what, time in times.items() if time is not None) or NOTHING
+    return "; ".join(seconds(time) + what for what, time in times.items() if time is not None) or EMPTY_CELL
 
 
 def ratio(row: Row, baseline: str) -> str:
@@ -69,7 +69,7 @@ def ratio(row: Row, baseline: str) -> str:
     found = next((row["ratios"][name] for name in (f"{baseline}-cuda", f"{baseline}-parallel", baseline)
                   if name in row["ratios"]), None)  # fmt: skip
     if found is None or row["unstable"]:
-        return NOTHING
+        return EMPTY_CELL
     return f"{found[0]:.3g} ({found[1]:.3g}-{found[2]:.3g})"
 
 
@@ -84,7 +84,7 @@ def rate(row: Row) -> str:
 def seconds(value: float | None) -> str:
     """Return seconds as text: 1.03 us"""
     if value is None:
-        return NOTHING
+        return EMPTY_CELL
     scale, unit = next((each for each in UNITS if value >= each[0]), UNITS[-1])
     return f"{value / scale:.3g} {unit}"
 
@@ -106,8 +106,8 @@ def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
         if not (settings.json or settings.form):
             for table in of_kernel:
                 show(table)
-    compared = any(of_the_report(row) != NOTHING for row in kept)
-    found = against_itself("kernels") if compared else []
+    compared = any(of_the_report(row) != EMPTY_CELL for row in kept)
+    found = contradiction_tables("kernels") if compared else []
     if settings.json:
         print(json.dumps(kept, indent=1))
     elif settings.form:

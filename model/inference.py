@@ -24,7 +24,7 @@ from model.nn.translator import Translator
 from model.settings import BEAM_WIDTH, TEMPERATURE, TOP_K, GenerateSettings, TranslateSettings, UseSettings
 from model.training.checkpoint import CONFIG, load_model
 from tune.errors import UserError
-from tune.load import load
+from tune.load import load_families
 
 SENTENCES_A_BATCH, SENTENCES_AT_ONCE = 64, 256
 """Sentences that are decoded together, and lines of standard input that are read before their translations are printed.
@@ -237,5 +237,5 @@ def _print(text: str) -> None:
 
 def _opened(settings: UseSettings) -> tuple[nn.Module, Tokenizer]:
     if settings.load is not None:
-        load(settings.load.absolute())
+        load_families(settings.load.absolute())
     return load_model(settings.folder)

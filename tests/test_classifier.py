@@ -25,10 +25,10 @@ from tests.readme import REPOSITORY
 from tests.tune.search.world import World
 from tune import corpora, load
 from tune.dry_run import make_plan
-from tune.experiments.base import survey
+from tune.experiments.base import make_experiment_context
 from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.registry import travelling
+from tune.registry import pickle_families_by_value
 from tune.search_space import SPACES
 from tune.settings import Settings
 from tune.winners import winners
@@ -39,7 +39,7 @@ FILE, CPU = REPOSITORY / "examples" / "classifier.py", torch.device("cpu")
 @pytest.fixture(scope="module")
 def module() -> Iterator[ModuleType]:
     """With fewer images."""
-    load.load(FILE)
+    load.load_families(FILE)
     module = sys.modules["loaded_classifier"]
     module.MADE_UP = {"train": 512, "valid": 64, "test": 64}  # type: ignore[attr-defined]
     yield module
@@ -146,7 +146,12 @@ def test_a_batch_is_tried_in_a_process_that_never_saw_its_file(
 ) -> None:
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKING)
     order = Probe(
-        config=config, device=CPU, limit=None, share=0.0, seconds=120, families=ray.cloudpickle.dumps(travelling())
+        config=config,
+        device=CPU,
+        limit=None,
+        share=0.0,
+        seconds=120,
+        families=ray.cloudpickle.dumps(pickle_families_by_value()),
     )
     found = try_batch(order, data)
     assert found["ended"] == FITS and found["epoch_steps"] == len(data.train) // 32
@@ -154,11 +159,11 @@ def test_a_batch_is_tried_in_a_process_that_never_saw_its_file(
 
 def test_an_experiment_on_it_has_the_middle_of_its_space_and_another_is_refused(module: ModuleType) -> None:
     asked = {"budget": "2h", "families": "classifier", "load": FILE, "fix": "blocks=3", "devices": 1}
-    found = survey(EXPERIMENTS["batch_size"], ExperimentSettings(**asked))
+    found = make_experiment_context(EXPERIMENTS["batch_size"], ExperimentSettings(**asked))
     assert found.config.own == {"width": 16, "blocks": 3} and isinstance(found.data, OwnData)
     assert found.data.builtin and "classifier: no other corpus was named" in " ".join(found.notes)
     with pytest.raises(ValueError, match=r"^--families: 'classifier' is not what stages is about"):
-        survey(EXPERIMENTS["stages"], ExperimentSettings(**asked))
+        make_experiment_context(EXPERIMENTS["stages"], ExperimentSettings(**asked))
 
 
 def test_scaling_is_of_the_winner_of_a_search_of_it_whose_file_alone_is_named(
@@ -173,7 +178,7 @@ def test_scaling_is_of_the_winner_of_a_search_of_it_whose_file_alone_is_named(
     world.run()
     world.journal.update("trials", winners(world.journal)["classifier"].trial, {"config": '{"width": 32, "blocks": 1}'})
     of = {"name": "scaling", "of": str(tmp_path), "load": str(FILE), "budget": "2h", "devices": "1"}
-    found = survey(EXPERIMENTS["scaling"], ExperimentSettings.from_flags(of))
+    found = make_experiment_context(EXPERIMENTS["scaling"], ExperimentSettings.from_flags(of))
     assert (found.config.family, found.config.seed) == ("classifier", 7)
     assert found.config.own == {"width": 32, "blocks": 1}
 

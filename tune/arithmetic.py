@@ -18,8 +18,13 @@ OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.Pow: operator.pow,
 }  # fmt: skip
-OF_ROW: dict[str, Callable[[float], float]] = {"log": math.log, "log2": math.log2, "exp": math.exp, "sqrt": math.sqrt}
-OF_COLUMN: dict[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "sum": math.fsum}
+ROW_FUNCTIONS: dict[str, Callable[[float], float]] = {
+    "log": math.log,
+    "log2": math.log2,
+    "exp": math.exp,
+    "sqrt": math.sqrt,
+}
+COLUMN_FUNCTIONS: dict[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "sum": math.fsum}
 """Functions of all rows of a column, such as max(seconds)."""
 STUDENT = {
     0.0: 1.960, 1 / 20: 2.086, 1 / 10: 2.228, 1 / 8: 2.306, 1 / 6: 2.447, 1 / 5: 2.571, 1 / 4: 2.776, 1 / 3: 3.182,
@@ -31,7 +36,7 @@ RESAMPLES = 1000
 Interval = tuple[float, float, float]
 """A figure, and the lower and upper end of its interval."""
 
-RULE = f"write columns, numbers, + - * / **, {', '.join(OF_ROW)}, and of all rows {', '.join(OF_COLUMN)}"
+RULE = f"write columns, numbers, + - * / **, {', '.join(ROW_FUNCTIONS)}, and of all rows {', '.join(COLUMN_FUNCTIONS)}"
 LONGEST = 400
 
 
@@ -79,7 +84,7 @@ def _plain(node: ast.AST) -> bool:
         case ast.BinOp(left=left, op=by, right=right):
             return type(by) in OPERATORS and _plain(left) and _plain(right)
         case ast.Call(func=ast.Name(id=name), args=[one], keywords=[]):
-            return name in OF_ROW.keys() | OF_COLUMN.keys() and _plain(one)
+            return name in ROW_FUNCTIONS.keys() | COLUMN_FUNCTIONS.keys() and _plain(one)
     return False
 
 
@@ -95,12 +100,12 @@ def _value(node: ast.AST, columns: Columns, row: int) -> float | None:
             return None if inner is None else -inner
         case ast.BinOp(left=left, op=by, right=right):
             return _done(OPERATORS[type(by)], _value(left, columns, row), _value(right, columns, row))
-        case ast.Call(func=ast.Name(id=name), args=[one]) if name in OF_ROW:
-            return _done(OF_ROW[name], _value(one, columns, row))
+        case ast.Call(func=ast.Name(id=name), args=[one]) if name in ROW_FUNCTIONS:
+            return _done(ROW_FUNCTIONS[name], _value(one, columns, row))
         case ast.Call(func=ast.Name(id=name), args=[one]):
             every = [_value(one, columns, each) for each in range(len(next(iter(columns.values()), ())))]
             known = [each for each in every if each is not None]
-            return OF_COLUMN[name](known) if known else None
+            return COLUMN_FUNCTIONS[name](known) if known else None
     raise AssertionError("parse_expression() took it")
 
 

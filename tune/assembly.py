@@ -23,7 +23,7 @@ from tune.search.outlook import Outlook
 from tune.search.resume import agreed_terms, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.suggest import Suggester, prior_of
-from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, within
+from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, wall_clock_limit
 from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
 from tune.store import heartbeat
@@ -59,7 +59,7 @@ def make_engine(
     accounting = Accounting(journal, ledger, clock)
     engine = Engine(
         accounting=accounting, slots=context.devices.slots, there=there, wall_left=wall_left, listeners=listeners,
-        within=math.inf if context.listed else within(settings, context.devices),
+        within=math.inf if context.listed else wall_clock_limit(settings, context.devices),
     )  # fmt: skip
     first = terms[0].seconds if terms else settings.budget
     by_now = settings.budget - spent_beside(journal)
@@ -115,7 +115,7 @@ def make_family(
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
     learned, whole = context.learned.get(name, WarmStart()), space.whole
     speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
-    walls = within(settings, context.devices), settings.deadline or math.inf
+    walls = wall_clock_limit(settings, context.devices), settings.deadline or math.inf
     seconds, share = settings.families[name] * first, context.devices.share
     frame = frame_of(
         settings, name, learned, slots=context.devices.slots, share=share, shortest=shortest_rung(context, name)
@@ -185,7 +185,7 @@ def shortest_rung(context: SearchContext, name: str) -> float:
     return max(SHORTEST_RUNG_SECONDS, WARM_UPS_AT_FIRST * recipe.warm_up_steps * step)
 
 
-def make_place(context: SearchContext, engine: Engine) -> TrialEnvironment:
+def make_trial_environment(context: SearchContext, engine: Engine) -> TrialEnvironment:
     """Return where and how the trials run."""
     settings, kind, study = context.settings, context.devices.kind, engine.accounting.journal.folder
     (study / heartbeat.HEARTBEAT_FOLDER).mkdir(exist_ok=True)
@@ -203,7 +203,8 @@ def make_place(context: SearchContext, engine: Engine) -> TrialEnvironment:
         folder=study, device=kind, threads=context.devices.threads, seed=settings.seed, evaluation_tokens=tokens,
         recipes={name: each.at for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Driver.here(),
-        memory_limit=context.held_to, listed=context.listed is not None, processor=processor_facts() if here else {},
+        memory_limit=context.trial_memory_limit, listed=context.listed is not None,
+        processor=processor_facts() if here else {},
     )  # fmt: skip
 
 

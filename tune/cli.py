@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, TypeVar
 
-from tune.errors import SCRIPTS, UserError, called
+from tune.errors import SCRIPTS, UserError, script_command
 from tune.flags import Flags, flag_name, flag_of, invalid, is_switch
-from tune.machine import kept_for_good
+from tune.machine import excluded_from_gc
 from tune.signals import interruptible
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Flags)
 def main(kind: type[Flags], argv: Sequence[str] | None = None) -> int:
     """Do what the flags ask for and return the exit code. SystemExit: --help."""
     _make_streams_serve()
-    return ended(lambda: _main(kind, sys.argv[1:] if argv is None else argv), kind.command.early)
+    return run_to_exit_code(lambda: _main(kind, sys.argv[1:] if argv is None else argv), kind.command.early)
 
 
 def _make_streams_serve() -> None:
@@ -48,7 +48,7 @@ def _main(kind: type[Flags], argv: Sequence[str]) -> int:
         return 0
     if line := settings.first_line():
         print(line, flush=True)
-    with kept_for_good():
+    with excluded_from_gc():
         command = _command(kind.command.does)
     code: int = command(settings)
     sys.stdout.flush()
@@ -68,7 +68,7 @@ def _command(name: str) -> Callable[[Flags], int]:
     return found
 
 
-def ended(command: Callable[[], int], early: str = "") -> int:
+def run_to_exit_code(command: Callable[[], int], early: str = "") -> int:
     """Run a command and return its exit code: 2, with one line, for what a user can fix; 128 plus the number after a
     signal.
 
@@ -158,7 +158,10 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
     """Return a parser with one flag for each setting; its result has only what was typed."""
     about = kind.command
     made = Parser(
-        prog=called(about.script), description=about.about, allow_abbrev=False, argument_default=argparse.SUPPRESS
+        prog=script_command(about.script),
+        description=about.about,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
     )
     for setting in _typed(kind):
         flag = flag_of(setting)

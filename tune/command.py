@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from tune.cli import ended
+from tune.cli import run_to_exit_code
 from tune.errors import COMMANDS, INSTALLED, UserError
 
 ABOUT = f"""usage: {INSTALLED} NAME FLAGS
@@ -24,7 +24,7 @@ WHAT = {
 
 def main() -> int:
     """Run the named command. Return 0 for help, 2 for a wrong name. SystemExit: with the code of what ran."""
-    return ended(_main)
+    return run_to_exit_code(_main)
 
 
 def _main() -> int:

@@ -29,7 +29,7 @@ from model.data.hub import (
     unreachable,
 )
 from model.families import FAMILIES
-from tune.errors import UserError, told_of
+from tune.errors import UserError, error_text
 from tune.flags import BUILTIN, flag_name
 from tune.recipe import MOST_EPOCHS, small_text_seconds
 from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS
@@ -77,7 +77,7 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     named = {kind: getattr(settings, setting_of(kind)) for kind in learners}
     named = {kind: BUILTIN if kind not in CORPORA and value is None else value for kind, value in named.items()}
     unnamed = [kind for kind, value in named.items() if value is None]
-    data = {kind: load(settings, kind, value) for kind, value in named.items() if value is not None}
+    data = {kind: load_corpus(settings, kind, value) for kind, value in named.items() if value is not None}
     from_hub, notes = {"pairs": HUB_PAIRS, "text": HUB_TEXT}, list[str]()
     if device and "text" in unnamed:
         seconds = settings.budget * max(settings.families[name] for name in learners["text"])
@@ -92,7 +92,7 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     for kind in unnamed:
         named[kind] = from_hub[kind] if kind in data else BUILTIN
         if kind not in data:
-            data[kind] = load(settings, kind, BUILTIN)
+            data[kind] = load_corpus(settings, kind, BUILTIN)
     too_long = f"pairs left out as longer than {LONGEST_CHARACTERS:,} characters on a side"
     notes += [
         f"{' and '.join(learners[kind])}: {too_long}: {each.too_long:,}"
@@ -148,7 +148,7 @@ def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, 
     return data, because
 
 
-def load(settings: Settings, kind: str, value: Path | str) -> Data:
+def load_corpus(settings: Settings, kind: str, value: Path | str) -> Data:
     """Load the text that a setting names, prepared. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
         name = HubName.parse(value, flag_of_corpus(kind))
@@ -157,14 +157,16 @@ def load(settings: Settings, kind: str, value: Path | str) -> Data:
 
     def read() -> Corpus:
         if kind == "pairs":
-            return load_pairs(path, skip_bad_lines=skip, track=bar)
-        return load_text(path, track=bar) if kind == "text" else _own(kind, path, str(value))
+            return load_pairs(path, skip_bad_lines=skip, track=progress_bar)
+        return load_text(path, track=progress_bar) if kind == "text" else _own(kind, path, str(value))
 
     what = f"{value} without bad lines" if kind == "pairs" and skip else str(value)
-    return prepared(_source(kind, what), lambda: file_stamp(path) if path and kind in CORPORA else [], read, bar)
+    return prepared(
+        _source(kind, what), lambda: file_stamp(path) if path and kind in CORPORA else [], read, progress_bar
+    )
 
 
-def bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
+def progress_bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
     """Return the items, with a progress bar while they are iterated over, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return items
@@ -177,10 +179,10 @@ def _from_hub(kind: str, name: HubName, answer: object) -> Data:
     def read() -> Corpus:
         splits = open_splits(name, answer)
         if kind == "pairs":
-            return pairs_from(name, splits, track=bar)
-        return text_from(name, splits, track=bar) if kind == "text" else _own(kind, splits, name.text)
+            return pairs_from(name, splits, track=progress_bar)
+        return text_from(name, splits, track=progress_bar) if kind == "text" else _own(kind, splits, name.text)
 
-    return prepared(_source(kind, name.text), lambda: stamp if kind in CORPORA else [], read, bar)
+    return prepared(_source(kind, name.text), lambda: stamp if kind in CORPORA else [], read, progress_bar)
 
 
 def _own(kind: str, source: Path | Mapping[str, Any] | None, name: str) -> OwnData:
@@ -192,7 +194,7 @@ def _own(kind: str, source: Path | Mapping[str, Any] | None, name: str) -> OwnDa
     except Exception as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{flag_of_corpus(kind)}: {name!r}: {family} raised {told_of(error)}: mend it") from error
+        raise UserError(f"{flag_of_corpus(kind)}: {name!r}: {family} raised {error_text(error)}: mend it") from error
     return replace(read, name=name, sha256=read.digest(), builtin=source is None)
 
 

@@ -119,11 +119,11 @@ def find_devices(settings: Settings) -> Devices:
     kind, there = ("cuda", gpus) if gpus else ("cpu", cores)
     return Devices(
         kind=kind, count=settings.slots(there), cores=cores, cores_each=cores_of_trial(settings, kind, there),
-        **about(kind),
+        **device_properties(kind),
     )  # fmt: skip
 
 
-def about(kind: str) -> dict[str, Any]:
+def device_properties(kind: str) -> dict[str, Any]:
     """Return what this machine says of its devices as fields of Devices: model, processor, precisions, memory_bytes."""
     if kind == "cpu":
         model, processor, memory_bytes = f"CPU core ({platform.machine()})", cpu_name(), None

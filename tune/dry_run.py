@@ -26,7 +26,7 @@ from tune.search.family import Family, TrialRecord
 from tune.search.memory_model import MemoryModel
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import Suggester, first_search
-from tune.search_context import SearchContext, survey
+from tune.search_context import SearchContext, make_search_context
 from tune.search_space import PER_LAYER, Space, label, layer_weights
 from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
@@ -193,7 +193,7 @@ def make_plan(settings: Settings) -> Plan:
         remedy = "leave --address out; --devices N --oversubscribe plans for N devices like this machine's"
         raise invalid("plan", f"looks at this machine, not at the cluster at {settings.address!r}: {remedy}")
     began = time.monotonic()
-    context = survey(replace(settings, search=first_search(settings.search)), find_devices(settings))
+    context = make_search_context(replace(settings, search=first_search(settings.search)), find_devices(settings))
     prepared = time.monotonic() - began
     speeds = {name: Speeds(context, name) for name in settings.families}
     sizes = {name: _measure(context, name, each) for name, each in speeds.items()}

@@ -37,7 +37,7 @@ class UserError(ValueError):
     """
 
 
-def told(trace: str) -> tuple[str | None, str] | None:
+def parse_traceback(trace: str) -> tuple[str | None, str] | None:
     """Return from the text of a traceback the user's function that we called, such as `loss`, and the error in one
     line, such as `ValueError: its text (mine.py:12)`.
 
@@ -49,19 +49,19 @@ def told(trace: str) -> tuple[str | None, str] | None:
     said = next((line for line in trace[frames[-1].end() :].splitlines() if line and not line[0].isspace()), "an error")
     kind, colon, text = said.partition(":")
     said = f"{kind.rpartition('.')[2]}{colon}{text}"[:LONGEST]
-    theirs = [frame.groups() for frame in frames if is_a_users(Path(frame[1]))]
+    theirs = [frame.groups() for frame in frames if is_user_code(Path(frame[1]))]
     if not theirs:
         return None, said
     return theirs[0][2], f"{said} ({Path(theirs[-1][0]).name}:{theirs[-1][1]})"
 
 
-def told_of(error: BaseException) -> str:
-    """Return a caught error as the line that `told` makes."""
-    found = told("".join(traceback.format_exception(error)))
+def error_text(error: BaseException) -> str:
+    """Return a caught error as the line that `parse_traceback` makes."""
+    found = parse_traceback("".join(traceback.format_exception(error)))
     return found[1] if found else type(error).__name__
 
 
-def is_a_users(file: Path) -> bool:
+def is_user_code(file: Path) -> bool:
     """Whether a file is neither installed nor ours, wherever our checkout is on a cluster's node."""
     if {"site-packages", "dist-packages"} & set(file.parts) or file.is_relative_to(sysconfig.get_path("stdlib")):
         return False
@@ -78,7 +78,7 @@ def check_not_hidden(package: str) -> None:
         raise UserError(f"{package}: {str(origin)!r} hides the `{package}` that is Ration's: {remedy}")
 
 
-def called(script: str) -> str:
+def script_command(script: str) -> str:
     """Return how this user calls a script of ours: `python tune/run.py`, with the path that was typed if from another
     folder; or `ration run` where it was called through the installed command."""
     if sys.argv[0] != INSTALLED:
@@ -99,23 +99,23 @@ def _folder_typed() -> str:
     return ""
 
 
-REFUSALS = {
+DISK_ERRNOS = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO
 }  # fmt: skip
 
 
-def refused(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> bool:
     """Whether an error means a disk that is full, read-only, not ours to write on, or broken."""
-    return isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and error.errno in REFUSALS)
+    return isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and error.errno in DISK_ERRNOS)
 
 
 @contextmanager
-def told_in_one_line(to_go_on: str) -> Iterator[None]:
+def disk_error_as_user_error(to_go_on: str) -> Iterator[None]:
     """Turn the error of a disk that refuses what is written inside into a UserError. to_go_on: what to type next."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        if not refused(error):
+        if not is_disk_error(error):
             raise
         told = [error.filename, error.strerror] if isinstance(error, OSError) else ["journal.db", error]
         what = " ".join(": ".join(str(each) for each in told if each is not None).split())

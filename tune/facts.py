@@ -67,7 +67,7 @@ def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
 
 
 @contextmanager
-def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
+def record_overhead(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
     """Note in the journal how many of the driver's seconds the search that runs inside, its journal and TensorBoard
     took."""
     watches = {"search": Stopwatch(), "journal": journal.watch, "tensorboard": tensorboard.watch}

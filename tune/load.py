@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from tune.errors import ROOT, UserError, told_of
+from tune.errors import ROOT, UserError, error_text
 from tune.reports import Metric
 from tune.search_space import SPACES, Value
 
@@ -19,7 +19,7 @@ _LOADED: dict[Path, str] = {}
 """The text of each file that this process has executed."""
 
 
-def load(path: Path) -> None:
+def load_families(path: Path) -> None:
     """Execute a file that registers families, once unless it changes; it can import what is beside it.
 
     UserError: it cannot be read, raises an error, or registers none.
@@ -35,7 +35,7 @@ def load(path: Path) -> None:
     try:
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as error:
-        said = str(error) if isinstance(error, UserError) else told_of(error)
+        said = str(error) if isinstance(error, UserError) else error_text(error)
         raise UserError(f"--load: '{path}' cannot be executed ({said}): mend it") from error
     if all(before.get(family) is space for family, space in SPACES.items()):
         raise UserError(f"--load: '{path}' registers no family: write @register(\"NAME\") above the class of one")
@@ -72,7 +72,7 @@ class Loop:
         return {"file": str(self.file)} | ({} if self.function is None else {"function": self.function})
 
 
-def loop_in(text: str) -> tuple[Path, str | None]:
+def parse_loop_name(text: str) -> tuple[Path, str | None]:
     """`train.py:train` -> the file and the function's name; None for a script's function."""
     file, colon, function = text.rpartition(":")
     return (Path(file), function) if colon and Path(file).suffix == ".py" else (Path(text), None)
@@ -81,7 +81,7 @@ def loop_in(text: str) -> tuple[Path, str | None]:
 def check_loop(text: str) -> None:
     """Check what --train names. UserError: the file cannot be read, is no Python or empty, hides our `tune`, or has no
     such function of one argument."""
-    path, name = loop_in(text)
+    path, name = parse_loop_name(text)
     source = text_of(path, "--train")
     try:
         tree = ast.parse(source)

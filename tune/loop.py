@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tune.errors import refused
-from tune.reports import KEPT_BACK, Ended
+from tune.errors import is_disk_error
+from tune.reports import LEASE_RESERVE_FACTOR, Ended
 
 Save = Callable[[Path], object]
 TRAVEL_SECONDS = 1.0
@@ -43,7 +43,7 @@ def output_of(trial: str) -> str:
     return f"output/{trial}.txt"
 
 
-class Over(BaseException):
+class StopLoop(BaseException):
     """Ends a loop that reports although its lease is over."""
 
 
@@ -128,8 +128,8 @@ class Lease:
         self._offers_few = False
         """Whether a report came without a save."""
         self._numbers: dict[str, float] = {}
-        self.checkpoint = newest(Path(terms.folder))
-        known = read(self.checkpoint) if self.checkpoint else Record()
+        self.checkpoint = newest_checkpoint(Path(terms.folder))
+        known = read_record(self.checkpoint) if self.checkpoint else Record()
         self.save_seconds = known.save_seconds or save_seconds
         self._kept_back = min(self.save_seconds, MOST_KEPT_BACK * (terms.ends - self._began))
         self._steps = self._saved_steps = self._steps_before = known.steps
@@ -152,7 +152,7 @@ class Lease:
     def report(self, numbers: Mapping[str, Any], step: int | None, save: Save | None, *, always: bool = False) -> None:
         """Report as the module's `report` does; always: save, whatever it costs. Over: the lease was over before."""
         if self.over:
-            raise Over
+            raise StopLoop
         now, loss = self._clock(), self._metric(numbers)
         self._advance(step)
         self._begun, between = True, now - self._since
@@ -182,7 +182,7 @@ class Lease:
             try:
                 self._save(self._unsaved)
             except Exception as error:  # what it saves may be gone with the loop: the last checkpoint stays
-                full = isinstance(error, OSError) and refused(error)
+                full = isinstance(error, OSError) and is_disk_error(error)
                 if full or (self.checkpoint is None and not isinstance(error, FileNotFoundError)):
                     raise
                 traceback.print_exc()
@@ -219,7 +219,7 @@ class Lease:
             return "final" if terms.last else "rung"
         if further and terms.training_seconds is not None and self._training >= terms.training_seconds:
             return "rung"
-        if terms.ends - now < KEPT_BACK * (self._gap + self._kept_back):
+        if terms.ends - now < LEASE_RESERVE_FACTOR * (self._gap + self._kept_back):
             return "final" if terms.last and further else "lease"
         return "stopped" if now - self._sent >= TRAVEL_SECONDS and self._stopped() else None
 
@@ -254,7 +254,7 @@ class Lease:
             shutil.rmtree(new, ignore_errors=True)
             raise
         new.replace(place)
-        kept = {place, best(folder)}
+        kept = {place, best_checkpoint(folder)}
         for other in folder.glob("step-*"):
             if other not in kept:
                 shutil.rmtree(other, ignore_errors=True)
@@ -268,7 +268,7 @@ class Lease:
         self.over = ended is not None
         if not self.over and now - self._sent < TRAVEL_SECONDS:
             return
-        kept = newest(Path(self.terms.folder)) if self.over else None
+        kept = newest_checkpoint(Path(self.terms.folder)) if self.over else None
         self._send(
             {
                 "steps": self._steps, "training_seconds": self._training, "best": self._best, "numbers": self._numbers,
@@ -283,13 +283,13 @@ class Lease:
 _lease: Lease | None = None
 
 
-def hold(lease: Lease | None) -> None:
+def set_current_lease(lease: Lease | None) -> None:
     """Set the lease that this process works on; None: on none."""
     global _lease
     _lease = lease
 
 
-def held() -> Lease | None:
+def current_lease() -> Lease | None:
     """Return the lease that this process works on; None: on none."""
     return _lease
 
@@ -332,7 +332,7 @@ def _links(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if Path(folder, name).is_symlink()]
 
 
-def read(checkpoint: Path) -> Record:
+def read_record(checkpoint: Path) -> Record:
     """Read the record of a checkpoint. OSError, ValueError, TypeError: it is damaged."""
     found = Record(**json.loads((checkpoint / RECORD).read_text(encoding="utf-8")))
     if not (found.steps >= 0 and min(found.training_seconds, found.gap, found.save_seconds) >= 0.0):
@@ -340,21 +340,21 @@ def read(checkpoint: Path) -> Record:
     return found
 
 
-def sound(folder: Path) -> dict[Path, Record]:
+def intact_checkpoints(folder: Path) -> dict[Path, Record]:
     """Return the undamaged checkpoints of a trial with their records, the oldest first."""
     found: dict[Path, Record] = {}
     for path in sorted(folder.glob("step-*[0-9]")):
         with suppress(OSError, ValueError, TypeError, RecursionError):
-            found[path] = read(path)
+            found[path] = read_record(path)
     return found
 
 
-def newest(folder: Path) -> Path | None:
+def newest_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint from which a trial goes on; None: there is none."""
-    return max(sound(folder), default=None)
+    return max(intact_checkpoints(folder), default=None)
 
 
-def best(folder: Path) -> Path | None:
+def best_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint with the best metric; None: there is none."""
-    found = sound(folder)
+    found = intact_checkpoints(folder)
     return min(found, key=lambda path: found[path].loss, default=None)

@@ -25,8 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tune.errors import refused
-from tune.loop import FIRST_SAVE_SECONDS, Lease, Over, Terms, held, hold
+from tune.errors import is_disk_error
+from tune.loop import FIRST_SAVE_SECONDS, Lease, StopLoop, Terms, current_lease, set_current_lease
 from tune.machine import descendants
 
 BOOT = """
@@ -42,8 +42,8 @@ main(int(sys.argv[3]), int(sys.argv[4]))
 def main(descriptor: int, pipe: int) -> None:
     """Work on leases until the worker is gone: the first line says what the loop is, each other what a lease is for."""
     line = socket.socket(fileno=descriptor)
-    end_with(pipe, line)
-    sys.meta_path.insert(0, RayTune())
+    end_when_pipe_closes(pipe, line)
+    sys.meta_path.insert(0, RayTuneFinder())
     lines = line.makefile("r", encoding="utf-8")
 
     def send(message: Mapping[str, Any]) -> None:
@@ -62,26 +62,26 @@ def main(descriptor: int, pipe: int) -> None:
             print_to(terms.output)
             writing = False
             os.chdir(here)
-            loop = loop or loaded(source)
-            hold(lease)
+            loop = loop or load_loop(source)
+            set_current_lease(lease)
             lease.begins()
-            with suppress(Over):
-                ended_well(loop)
+            with suppress(StopLoop):
+                run_loop(loop)
             lease.returned()
         except Exception as error:
             with suppress(Exception):  # the disk may be full
                 traceback.print_exc()
-            full = (lease.saving or writing) and isinstance(error, OSError) and refused(error)
+            full = (lease.saving or writing) and isinstance(error, OSError) and is_disk_error(error)
             what: dict[str, Any] = {"error": traceback.format_exc()}
             send({"refused": [error.errno, error.strerror, error.filename]} if full else what)  # type: ignore[attr-defined]
             return
-        hold(None)
+        set_current_lease(None)
         save_seconds = lease.save_seconds
-        tidy()
+        release_memory()
         send({"idle": True})
 
 
-def ended_well(loop: Callable[[], object]) -> None:
+def run_loop(loop: Callable[[], object]) -> None:
     """Run the loop. RuntimeError: it exits with a code other than 0."""
     try:
         loop()
@@ -90,7 +90,7 @@ def ended_well(loop: Callable[[], object]) -> None:
             raise RuntimeError(f"it exited with {ended.code!r}") from ended
 
 
-def end_with(pipe: int, line: socket.socket) -> None:
+def end_when_pipe_closes(pipe: int, line: socket.socket) -> None:
     """Let this process, and what it starts, end when the other end of a pipe is closed, however the worker that holds
     it ended. The watching process is no child of this one, as the loop may wait for any of its children."""
     loop = os.getpid()
@@ -103,11 +103,11 @@ def end_with(pipe: int, line: socket.socket) -> None:
         line.close()
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the loop may signal its group
         os.read(pipe, 1)
-        end_all(loop)
+        kill_process_tree(loop)
         os._exit(0)
 
 
-def end_all(loop: int) -> None:
+def kill_process_tree(loop: int) -> None:
     """Kill a loop's process, its descendants in any session, and its process group, in which the caller may be."""
     for each in (loop, *descendants(loop)):
         with suppress(ProcessLookupError):
@@ -127,7 +127,7 @@ def print_to(file: str) -> None:
     os.close(descriptor)
 
 
-def tidy() -> None:
+def release_memory() -> None:
     """Free what the loop left, so that it does not burden the next lease."""
     sys.stdout.flush()
     gc.collect()
@@ -136,11 +136,11 @@ def tidy() -> None:
         torch.cuda.empty_cache()
 
 
-def loaded(source: Mapping[str, str]) -> Callable[[], object]:
+def load_loop(source: Mapping[str, str]) -> Callable[[], object]:
     """Return the user's loop, to be called without arguments: a script that is run anew for each lease, or a function,
     which gets the configuration of the lease."""
     if "pickled" in source:  # by the driver, in this session: none is ever read from a study
-        return called(pickle.loads(base64.b64decode(source["pickled"])))
+        return bind_lease_config(pickle.loads(base64.b64decode(source["pickled"])))
     file = source["file"]
     if "function" not in source:
         return lambda: script(file)
@@ -149,7 +149,7 @@ def loaded(source: Mapping[str, str]) -> Callable[[], object]:
     assert spec is not None and spec.loader is not None, file
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return called(getattr(module, source["function"]))
+    return bind_lease_config(getattr(module, source["function"]))
 
 
 def script(file: str) -> None:
@@ -159,18 +159,18 @@ def script(file: str) -> None:
     runpy.run_path(file, run_name="__main__")
 
 
-def called(train: Callable[[dict[str, Any]], object]) -> Callable[[], object]:
+def bind_lease_config(train: Callable[[dict[str, Any]], object]) -> Callable[[], object]:
     """Return a function that calls the user's with the configuration of the lease."""
 
     def run() -> object:
-        lease = held()
+        lease = current_lease()
         assert lease is not None
         return train(dict(lease.terms.config))
 
     return run
 
 
-class RayTune:
+class RayTuneFinder:
     """An import finder that finds `ray.tune` as Python does, and lets its functions report to us."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -184,13 +184,13 @@ class RayTune:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                answer_for(module)
+                patch_ray_tune(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def answer_for(tune: Any) -> None:
+def patch_ray_tune(tune: Any) -> None:
     """Replace ray.tune.report and ray.tune.get_checkpoint in this process."""
 
     def report(metrics: dict[str, Any], *, checkpoint: Any = None) -> None:
@@ -198,13 +198,13 @@ def answer_for(tune: Any) -> None:
             with checkpoint.as_directory() as theirs:
                 shutil.copytree(theirs, folder, dirs_exist_ok=True)
 
-        if (lease := held()) is not None:
+        if (lease := current_lease()) is not None:
             lease.report(metrics, None, None if checkpoint is None else save, always=True)
             if lease.over:
-                raise Over
+                raise StopLoop
 
     def get_checkpoint() -> Any:
-        lease = held()
+        lease = current_lease()
         if lease is None or lease.checkpoint is None:
             return None
         lease.begins()

@@ -78,7 +78,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def kept_for_good() -> Iterator[None]:
+def excluded_from_gc() -> Iterator[None]:
     """Exempt what is imported inside from garbage collection: meanwhile, where it takes a quarter of the time, and for
     good."""
     enabled = gc.isenabled()
@@ -94,8 +94,8 @@ def kept_for_good() -> Iterator[None]:
 @contextmanager
 def private_folder() -> Iterator[Path]:
     """Yield a new folder, removed afterwards; folders left behind by killed processes of this user are removed."""
-    sweep(root := usable_place())
-    folder, lock = made(root)
+    remove_stale_folders(root := usable_temp_root())
+    folder, lock = make_locked_folder(root)
     try:
         yield folder
     finally:
@@ -103,16 +103,16 @@ def private_folder() -> Iterator[Path]:
         os.close(lock)
 
 
-def place() -> Path:
+def temp_root() -> Path:
     """Return the folder for temporary files, or /tmp where its path is too long for sockets."""
     wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     return Path(wanted if len(os.fsencode(wanted)) <= LONGEST else "/tmp")
 
 
-def usable_place() -> Path:
-    """Return what `place` does. UserError: no file can be made there."""
+def usable_temp_root() -> Path:
+    """Return what `temp_root` does. UserError: no file can be made there."""
     try:
-        tempfile.TemporaryFile(dir=(root := place())).close()
+        tempfile.TemporaryFile(dir=(root := temp_root())).close()
     except OSError as error:
         name = "RAY_TMPDIR" if os.environ.get("RAY_TMPDIR") else "TMPDIR"
         what = f"'{os.environ.get(name, '')}' takes no files ({error.strerror})"
@@ -120,7 +120,7 @@ def usable_place() -> Path:
     return root
 
 
-def made(root: Path) -> tuple[Path, int]:
+def make_locked_folder(root: Path) -> tuple[Path, int]:
     """Make a new folder; return it and the descriptor of its lock. It tries again where another process sweeps the
     folder away before it is locked."""
     while True:
@@ -133,7 +133,7 @@ def made(root: Path) -> tuple[Path, int]:
             os.close(lock)
 
 
-def sweep(root: Path) -> None:
+def remove_stale_folders(root: Path) -> None:
     """Remove folders that are provably this user's and of a process that is gone: closed to others, lock free."""
     for folder in root.glob(f"{PREFIX}*"):
         with suppress(OSError):

@@ -16,10 +16,10 @@ import ray.cloudpickle
 
 from model.training.checkpoint import write_whole
 from tune.devices import Devices
-from tune.errors import UserError, is_a_users
-from tune.load import Loop, loop_in
-from tune.loop import RECORD, best, newest, read
-from tune.own_space import LOOP, OwnSpace, held
+from tune.errors import UserError, is_user_code
+from tune.load import Loop, parse_loop_name
+from tune.loop import RECORD, best_checkpoint, newest_checkpoint, read_record
+from tune.own_space import LOOP, OwnSpace, fixed_values
 from tune.reports import Metric
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_FAVOUR
@@ -27,20 +27,20 @@ from tune.search.ladder import Frame, Ladder
 from tune.search.memory_model import MemoryModel
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import Suggester
-from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, check_cap, first_configs, within
+from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, check_cap, first_configs, wall_clock_limit
 from tune.search_flags import train_text
 from tune.search_space import label
 from tune.settings import Settings
 from tune.store.journal import Journal, as_mapping
 from tune.store.queries import ranking
-from tune.winners import inside, why_none
+from tune.winners import no_winner_reason, resolve_inside
 
 FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE = 120.0, 0.05
 """Length of a first lease, in which a trial is to report once: the larger of so many seconds and such a share of what
 its family has."""
 
 
-def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
+def make_loop_context(settings: Settings, devices: Devices) -> SearchContext:
     """Return the context of a search of a loop. UserError: a setting that cannot serve."""
     begun = time.monotonic()
     check_cap(settings)
@@ -48,8 +48,8 @@ def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
     varying = {name: each for name, each in settings.own_space.given.items() if name not in loop.fixed}
     return SearchContext(
         settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
-        recipes={}, prices={}, data={}, learned={}, probed=0.0, memories={LOOP: MemoryModel()}, held_to=None, notes=[],
-        begun=begun, loop=loop,
+        recipes={}, prices={}, data={}, learned={}, probed=0.0, memories={LOOP: MemoryModel()},
+        trial_memory_limit=None, notes=[], begun=begun, loop=loop,
     )  # fmt: skip
 
 
@@ -63,9 +63,9 @@ def loop_of(settings: Settings) -> Loop:
     """Return the loop that is to train. UserError: a function that cannot be pickled for another process."""
     metric = metric_of(settings)
     assert metric is not None
-    asked: dict[str, Any] = {"metric": metric, "life": settings.life, "fixed": held(settings.own_space.given)}
+    asked: dict[str, Any] = {"metric": metric, "life": settings.life, "fixed": fixed_values(settings.own_space.given)}
     if isinstance(settings.train, str):
-        file, function = loop_in(settings.train)
+        file, function = parse_loop_name(settings.train)
         return Loop(folder=file.parent, file=file, function=function, **asked)
     assert settings.train is not None
     inner = settings.train
@@ -73,7 +73,7 @@ def loop_of(settings: Settings) -> Loop:
         inner = inner.func
     module = sys.modules.get(inner.__module__)
     file = Path(getattr(module, "__file__", None) or Path.cwd() / "here")
-    if module is not None and module.__name__ != "__main__" and is_a_users(file):
+    if module is not None and module.__name__ != "__main__" and is_user_code(file):
         ray.cloudpickle.register_pickle_by_value(module)
     try:
         pickled = ray.cloudpickle.dumps(settings.train)
@@ -92,7 +92,7 @@ def make_loop_family(
     """Return the one family of such a search; arguments as of assembly.make_family."""
     settings, loop, space = context.settings, context.loop, context.spaces[LOOP]
     assert loop is not None
-    share, walls = context.devices.share, (within(settings, context.devices), settings.deadline or math.inf)
+    share, walls = context.devices.share, (wall_clock_limit(settings, context.devices), settings.deadline or math.inf)
     costs = CostModel()
     frame = Frame(
         slots=context.devices.slots, shortest=SHORTEST_RUNG_SECONDS, overhead=costs.segment(None, 0.0),
@@ -110,14 +110,14 @@ def make_loop_family(
     )  # fmt: skip
 
 
-def newest_of(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
+def resume_checkpoint(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
     """Return path and steps of the checkpoint from which a trial goes on. undecayed: ignored, as a loop's checkpoints
     know no decay."""
-    found = newest(folder)
-    return None if found is None else (str(found), read(found).steps)
+    found = newest_checkpoint(folder)
+    return None if found is None else (str(found), read_record(found).steps)
 
 
-def another_loop(settings: Settings, journal: Journal) -> Iterator[str]:
+def loop_change_warnings(settings: Settings, journal: Journal) -> Iterator[str]:
     """Yield a warning where a study goes on with another file than before."""
     before, now = as_mapping(journal.facts().get("settings")).get("train"), settings.train
     if isinstance(now, str) and ".py" in str(before) and before != now:
@@ -130,11 +130,11 @@ def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
     metric = context.loop.metric
     row = next((row for row in ranking(journal) if row["loss"] is not None), None)
     if row is None:
-        yield f"{LOOP}: {why_none(journal, LOOP)}"
+        yield f"{LOOP}: {no_winner_reason(journal, LOOP)}"
     else:
         config = json.loads(row["config"])
-        place = best(inside(journal.folder, f"checkpoints/{row['trial']}"))
-        saved = None if place is None else read(place)
+        place = best_checkpoint(resolve_inside(journal.folder, f"checkpoints/{row['trial']}"))
+        saved = None if place is None else read_record(place)
         said = {
             "trial": row["trial"],
             "config": {**context.loop.fixed, **config},

@@ -27,7 +27,7 @@ LOOP = "loop"
 """Name of the family of a user's training loop."""
 LONGEST_WORD = 80
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-TAKEN = frozenset({"family", "seed", "trial", "state", "reason", "section", "rung", "step", "save"})
+RESERVED_NAMES = frozenset({"family", "seed", "trial", "state", "reason", "section", "rung", "step", "save"})
 """Names that no dimension of a loop can have, as columns beside it in tables have them."""
 KEYS = ("values", "low", "high", "log", "step", "when")
 FORMS = "write a list of values, or { low = 1e-4, high = 1e-2, log = true }"
@@ -72,9 +72,9 @@ def dimension(given: object) -> Dimension:
     if isinstance(given, Dimension):
         return given
     if type(given).__module__.startswith("optuna."):
-        return _optunas(given)
+        return _from_optuna(given)
     if type(given).__module__.startswith("ray.tune."):
-        return _rays(given)
+        return _from_ray_tune(given)
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
         given = {"values": given}
     if not isinstance(given, Mapping):
@@ -146,7 +146,7 @@ def _steps(low: float, high: float, step: float, log: bool) -> tuple[Value, ...]
     )
 
 
-def _optunas(given: object) -> Dimension:
+def _from_optuna(given: object) -> Dimension:
     if (values := getattr(given, "choices", None)) is not None:
         return Dimension(values=_values(list(values)))
     low, high, log, step = (getattr(given, name, None) for name in ("low", "high", "log", "step"))
@@ -154,7 +154,7 @@ def _optunas(given: object) -> Dimension:
     return _range(low, high, bool(log), None if unit else step, {})
 
 
-def _rays(given: Any) -> Dimension:
+def _from_ray_tune(given: Any) -> Dimension:
     """Return the dimension of a distribution of Ray Tune. UserError: it is none of uniform, loguniform, randint,
     choice, and their forms with a step."""
     if type(given).__name__ == "Categorical":
@@ -174,11 +174,11 @@ def parse_space(text: str) -> dict[str, Dimension]:
     no space."""
     try:
         if text.startswith("{"):
-            return made_space(json.loads(text))
+            return make_space(json.loads(text))
         found = tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8"))
         if not found:
             raise UserError(f"'{text}' has no dimension: write one or more, such as width = [64, 128]")
-        return made_space(found)
+        return make_space(found)
     except OSError as error:
         raise UserError(f"'{text}' cannot be read ({error.strerror}): name a TOML file") from None
     except tomllib.TOMLDecodeError as error:
@@ -196,13 +196,13 @@ def space_text(space: Mapping[str, Dimension]) -> str:
     return json.dumps({name: each.told() for name, each in space.items()})
 
 
-def made_space(given: object) -> dict[str, Dimension]:
+def make_space(given: object) -> dict[str, Dimension]:
     """Return the dimensions by name from what was given for each. UserError: one cannot serve."""
     if not isinstance(given, Mapping) or not given:
         raise UserError("has no dimension: write one or more, such as width = [64, 128]")
     found: dict[str, Dimension] = {}
     for name, each in given.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name) or name in TAKEN:
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in RESERVED_NAMES:
             raise UserError(f"{name!r} is no name for a dimension, or taken: write another, of letters, digits and _")
         try:
             found[name] = dimension(each)
@@ -243,7 +243,7 @@ def parse_range(text: str) -> dict[str, Dimension]:
     return found
 
 
-def in_place_of(own: Dimension, given: Dimension) -> Dimension:
+def apply_range(own: Dimension, given: Dimension) -> Dimension:
     """Return the dimension that --range gives in place of one of --space; a range stays whole, or logarithmic, as that
     one is.
 
@@ -293,7 +293,7 @@ def parse_first(text: str) -> tuple[Config, ...]:
     if not text.startswith("["):
         return tuple(_one_first(part) for part in text.split())
     try:
-        spaces = [made_space({name: [value] for name, value in config.items()}) for config in json.loads(text)]
+        spaces = [make_space({name: [value] for name, value in config.items()}) for config in json.loads(text)]
     except (ValueError, AttributeError, RecursionError):
         raise UserError(f"{text!r:.60} is no list of configurations: write NAME=VALUE,NAME=VALUE") from None
     return tuple({name: each.values[0] for name, each in space.items()} for space in spaces)
@@ -324,7 +324,7 @@ def _typed(parse: Callable[[str], object], text: str) -> object:
     return None
 
 
-def held(space: Mapping[str, Dimension]) -> dict[str, Value]:
+def fixed_values(space: Mapping[str, Dimension]) -> dict[str, Value]:
     """Return the values of what does not vary: lists of one value on which no dimension depends. Where that would leave
     no dimension, nothing is held."""
     needed = {name for each in space.values() for name in each.when}

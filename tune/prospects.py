@@ -24,8 +24,8 @@ from tune.search.resume import agreed_terms, close_what_a_kill_left_open, damage
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import prior_of
-from tune.search_context import SHORTEST_RUNG_SECONDS, kept
-from tune.search_space import FREED, PRECISIONS, label
+from tune.search_context import SHORTEST_RUNG_SECONDS, load_stored_recipes
+from tune.search_space import PRECISIONS, VARIABLE_RECIPE_FIELDS, label
 from tune.settings import Settings
 from tune.store.journal import SLOT_SHARE_SQL, Journal, as_mapping, spent_at_its_end
 from tune.store.mirror import is_copy
@@ -45,7 +45,7 @@ class Prospects:
     configs: Mapping[str, str]
 
 
-def foretold_of(
+def forecast_by_family(
     settings: Settings, policies: Mapping[str, object], journal: Journal, *, slots: int, share: float, over: bool
 ) -> dict[str, CapForecast]:
     """Return by family what to expect of the cap of these settings, and of others. over: the study spends no more of
@@ -63,7 +63,7 @@ def note_prospects(settings: Settings, engine: Engine) -> None:
     policies = {name: family.policy for name, family in engine.families.items()}
     journal, share = engine.accounting.journal, engine.accounting.ledger.share
     over = engine.stopping is None
-    found = foretold_of(settings, policies, journal, slots=engine.slots.most, share=share, over=over)
+    found = forecast_by_family(settings, policies, journal, slots=engine.slots.most, share=share, over=over)
     journal.note(prospects={name: asdict(each) for name, each in found.items()})
 
 
@@ -85,17 +85,17 @@ def prospects(settings: Settings) -> Prospects:
             ]["share"]
             or 1.0
         )
-        policies = standing(journal, settings, folder, slots=slots, share=share)
+        policies = restore_policies(journal, settings, folder, slots=slots, share=share)
         over = spent_at_its_end(folder, settings.terms) is not None
         return Prospects(
             settings=settings, spent=spent,
             best=best_so_far(journal),
-            foretold=foretold_of(settings, policies, journal, slots=slots, share=share, over=over),
+            foretold=forecast_by_family(settings, policies, journal, slots=slots, share=share, over=over),
             configs={row["trial"]: label(json.loads(row["config"])) for row in journal.rows("SELECT * FROM trials")},
         )  # fmt: skip
 
 
-class Unasked:
+class NoSuggestions:
     """The suggestions of a search that starts no more trials."""
 
     more = False
@@ -110,11 +110,11 @@ class Unasked:
         pass
 
 
-def standing(
+def restore_policies(
     journal: Journal, settings: Settings, folder: Path, *, slots: int, share: float
 ) -> dict[str, SuccessiveHalving]:
     """Return each family's policy in the state to which the journal's events bring it. UserError: there are none."""
-    terms, (recipes, learned) = agreed_terms(journal), kept(folder, settings.families)
+    terms, (recipes, learned) = agreed_terms(journal), load_stored_recipes(folder, settings.families)
     if not terms:
         raise UserError(f"--resume: {str(folder)!r} has no trial yet: leave --plan out to go on with it")
     families: dict[str, Family] = {}
@@ -127,7 +127,7 @@ def standing(
         policies[name] = HalvingWithConfirmation(frame, ladder, lambda trial, rung: math.inf, favour)
         policies[name].standings.learn(known.trials)
         families[name] = Family(
-            seconds=seconds, policy=policies[name], cost_model=CostModel(), suggestions=Unasked(),
+            seconds=seconds, policy=policies[name], cost_model=CostModel(), suggestions=NoSuggestions(),
             equal_tokens=settings.rungs == "tokens", warm_up_steps=recipes[name].warm_up_steps,
         )  # fmt: skip
     replay_journal(State(families, folder, share), journal)
@@ -144,7 +144,7 @@ def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal)
     known = native if isinstance(native, Sequence) else PRECISIONS
     space = settings.space_of(family, tuple(name for name in PRECISIONS if name in known))
     text = float(str(as_mapping(as_mapping(facts["corpora"])[family])["training_tokens"]))
-    default = space.default() | {name: recipe.config[name] for name in FREED if name in settings.vary}
+    default = space.default() | {name: recipe.config[name] for name in VARIABLE_RECIPE_FIELDS if name in settings.vary}
     promise = prior_of(recipe, default, family, text)
     return lambda trial: promise(configs[trial])
 

@@ -29,7 +29,7 @@ def column_name(text: str) -> str:
     return re.sub(r"\W+", "_", text.strip().lower()).strip("_")
 
 
-def read(file: Path) -> dict[str, list[str]]:
+def read_csv(file: Path) -> dict[str, list[str]]:
     """Return the columns of a CSV file by name. UserError: it cannot be read, or is no table."""
 
     def wrong(rule: str) -> UserError:
@@ -55,7 +55,7 @@ def read(file: Path) -> dict[str, list[str]]:
 @cache
 def published(name: str) -> tuple[dict[str, Any], ...]:
     """Return the rows of a published table: numbers, words where the report has words, None where it has nothing."""
-    columns = read(PUBLISHED / f"{name}.csv")
+    columns = read_csv(PUBLISHED / f"{name}.csv")
     rows = zip(*columns.values(), strict=True)
     return tuple({column: _value(text) for column, text in zip(columns, row, strict=True)} for row in rows)
 
@@ -97,11 +97,11 @@ def findings_table(title: str, found: Iterable[Finding]) -> Table:
     return Table(title=title, columns=("row", "column", "printed", "recomputed", "rule"), rows=rows)
 
 
-def against_itself(name: str) -> list[Table]:
+def contradiction_tables(name: str) -> list[Table]:
     """Return a table of where a published table contradicts itself, to show beside its figures; no table where it does
     not."""
     if name not in published_claims():
         return []
-    found = findings(read(PUBLISHED / f"{name}.csv"), published_claims()[name])
+    found = findings(read_csv(PUBLISHED / f"{name}.csv"), published_claims()[name])
     title = "What the report's figures say against themselves"
     return [findings_table(title, found)] if found else []

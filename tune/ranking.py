@@ -19,7 +19,7 @@ COLUMNS = [
 """Columns of numbers in a ranking; subset: NaN where the perplexity is of the whole split."""
 OWN_COLUMNS = ["steps", "training_seconds", "device_seconds"]
 """Columns of numbers in the ranking of a user's loop, beside those that it reported."""
-TAKEN = frozenset(
+RESERVED_NAMES = frozenset(
     {
         *("study", "family", "corpus", "sha256", "vocabulary", "smoke_test", "device", "section", "rung", "place"),
         *("rung_seconds", "level", "group", "trial", "config", "words", "state", "reason", "failed", "anew", "created"),
@@ -31,24 +31,24 @@ TAKEN = frozenset(
 """Names of our columns, here and in analysis/."""
 
 
-def compared(metric: Metric | None) -> str:
+def comparison_column(metric: Metric | None) -> str:
     """Return the column by which trials are compared: perplexity, or `best_` and the metric for a user's loop."""
     return "perplexity" if metric is None else f"best_{metric.name}"
 
 
-def configurations(texts: pd.Series, metric: Metric | None) -> pd.DataFrame:
+def config_columns(texts: pd.Series, metric: Metric | None) -> pd.DataFrame:
     """Return a column for each dimension of these configurations, named after it, with `config_` in front where a
     column of ours has that name."""
     found = pd.DataFrame([json.loads(text) for text in texts], index=texts.index)
-    taken = {*TAKEN, compared(metric)}
+    taken = {*RESERVED_NAMES, comparison_column(metric)}
     return found.rename(columns={name: f"config_{name}" for name in found if name in taken})
 
 
-def reported(texts: pd.Series, metric: Metric, dimensions: Collection[str]) -> pd.DataFrame:
+def reported_columns(texts: pd.Series, metric: Metric, dimensions: Collection[str]) -> pd.DataFrame:
     """Return a column for each number that a user's loop reported, named after it, with `reported_` in front where
     another column has that name."""
     found = pd.DataFrame([json.loads(text) if isinstance(text, str) else {} for text in texts], index=texts.index)
-    taken = {*TAKEN, *dimensions, compared(metric)}
+    taken = {*RESERVED_NAMES, *dimensions, comparison_column(metric)}
     return found.rename(columns={name: f"reported_{name}" for name in found if name in taken}).astype(float)
 
 
@@ -63,12 +63,15 @@ def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
     with closing(connect(study)) as journal:
         journal.row_factory = None
         table = pd.read_sql_query(ranking_query(), journal, params=(math.inf,))
-    configs, columns = configurations(table["config"], metric), COLUMNS
+    configs, columns = config_columns(table["config"], metric), COLUMNS
     first, last = ["family", "section", "rung", "trial"], [*COLUMNS, "state", "reason"]
     if metric is not None:
-        told = reported(table["numbers"], metric, configs.columns)
-        table = table.assign(**{compared(metric): table["loss"].astype(float).map(metric.own)}).join(told)
-        columns = [compared(metric), *told, *OWN_COLUMNS]
-        first, last = ["trial", compared(metric)], [*told, *OWN_COLUMNS, "state", "reason", "family", "section", "rung"]
+        told = reported_columns(table["numbers"], metric, configs.columns)
+        table = table.assign(**{comparison_column(metric): table["loss"].astype(float).map(metric.own)}).join(told)
+        columns = [comparison_column(metric), *told, *OWN_COLUMNS]
+        first, last = (
+            ["trial", comparison_column(metric)],
+            [*told, *OWN_COLUMNS, "state", "reason", "family", "section", "rung"],
+        )
     table = table.astype(dict.fromkeys(columns, float) | {"rung": "Int64"})
     return table[first].join(configs).join(table[last])

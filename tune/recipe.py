@@ -80,15 +80,15 @@ NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
 WORDS: Mapping[str, tuple[str, ...]] = {"architecture": ("modern", "nanogpt"), "optimizer": ("muon", "adamw")}
 """Fields of model.config.Config that --set can set to one of some words."""
 SETTABLE = (*NUMBERS, *WORDS)
-OF_OUR_MODELS = ("architecture", "optimizer", "taps", "dropout_after")
+BUILT_IN_ONLY_FIELDS = ("architecture", "optimizer", "taps", "dropout_after")
 """Those that a user's own family does not have."""
-OF_TEXT = ("architecture", "context", "taps")
+TEXT_ONLY_FIELDS = ("architecture", "context", "taps")
 """Those that translation does not have, as its rows are sentences."""
 
 
-def without_choice(family: str) -> tuple[str, ...]:
+def unused_settings(family: str) -> tuple[str, ...]:
     """Return those of SETTABLE that change nothing for a family."""
-    return {"nanogpt": (), "translation": OF_TEXT}.get(family, OF_OUR_MODELS)
+    return {"nanogpt": (), "translation": TEXT_ONLY_FIELDS}.get(family, BUILT_IN_ONLY_FIELDS)
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -134,8 +134,8 @@ class Recipe:
     weights: of the layers of the model around which a search begins (0: nothing is known of such models); tokens: that
     one trial of such a model would see, were it all that the family trains; flops: the FLOP/s from which that follows;
     why: the reason for each of SETTABLE, in a few words; own: what rate, warm-up and beta2 follow from in a trial that
-    varies its batch (`followed`); evaluation_window: that of Config, where contexts vary; average: that of Config,
-    where it is not the default.
+    varies its batch (`batch_scaled_fields`); evaluation_window: that of Config, where contexts vary; average: that of
+    Config, where it is not the default.
     """
 
     context: int
@@ -166,7 +166,7 @@ class Recipe:
         """Return the known fields of the Config of a trial at a point of the space."""
         set_apart = {name: getattr(self, name) for name in ("evaluation_window", "average")}
         known = {name: value for name, value in set_apart.items() if value is not None}
-        return {**self.config, **known, **followed(self.own, point), **point}
+        return {**self.config, **known, **batch_scaled_fields(self.own, point), **point}
 
     @property
     def line(self) -> str:
@@ -217,7 +217,7 @@ def recipe(
     into windows of the context (None: rows are sentences); sizes: weights of the layers of the smallest and the largest
     model of its space.
     """
-    given = {name: value for name, value in given.items() if name not in without_choice(family)}
+    given = {name: value for name, value in given.items() if name not in unused_settings(family)}
     if family not in PER_LAYER:
         why = {name: "given" if name in given else "the family's own" for name in SETTABLE}
         own = {name: base[name] for name in (*SETTABLE, "betas")}
@@ -247,8 +247,8 @@ def recipe(
         "batch_tokens": batch,
         "weight_decay": base["weight_decay"],
         "label_smoothing": base["label_smoothing"],
-        **{name: base[name] for name in OF_OUR_MODELS},
-        **followed(own, {"batch_tokens": batch}),
+        **{name: base[name] for name in BUILT_IN_ONLY_FIELDS},
+        **batch_scaled_fields(own, {"batch_tokens": batch}),
     }
     short = "few steps" if found["warm_up_steps"] < base["warm_up_steps"] else "the family's own"
     times = _rate_times(batch / base["batch_tokens"])
@@ -264,7 +264,7 @@ def recipe(
     )  # fmt: skip
 
 
-def followed(own: Mapping[str, float], point: Mapping[str, Any]) -> dict[str, Any]:
+def batch_scaled_fields(own: Mapping[str, float], point: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that follow from the batch of a point that has one: learning rate (by the square root), betas
     (the second moment keeps its half-life in tokens) and warm-up. Not those that the point itself has or `own` lacks.
 

@@ -9,12 +9,14 @@ from types import ModuleType
 import ray.cloudpickle
 
 from model.families import BUILT_IN, Family, register_family, registered_families
-from tune.errors import UserError, is_a_users
+from tune.errors import UserError, is_user_code
 from tune.own_space import LOOP, NAME
-from tune.search_space import FREED, PRECISIONS, SPACES, Value
+from tune.search_space import PRECISIONS, SPACES, VARIABLE_RECIPE_FIELDS, Value
 from tune.store.journal import SCHEMA
 
-TAKEN = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SCHEMA)} - set(FREED)
+RESERVED_NAMES = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SCHEMA)} - set(
+    VARIABLE_RECIPE_FIELDS
+)
 """Names that no dimension can have: the journal's columns, beside which it stands in tables, except those that --vary
 can free, which may vary here too."""
 
@@ -37,7 +39,7 @@ def register(name: str) -> Callable[[type[Family]], type[Family]]:
 
 def fault(dimension: str, values: tuple[Value, ...]) -> str | None:
     """Return what is wrong with a dimension of a space; None: nothing."""
-    if not NAME.fullmatch(dimension) or dimension in TAKEN:
+    if not NAME.fullmatch(dimension) or dimension in RESERVED_NAMES:
         return "is a column of the journal, or no name: write another, of letters, digits and _"
     words = [value for value in values if isinstance(value, str) and NAME.fullmatch(value)]
     numbers = [value for value in values if type(value) in (int, float)]
@@ -48,7 +50,7 @@ def fault(dimension: str, values: tuple[Value, ...]) -> str | None:
     return None
 
 
-def travelling() -> dict[str, Family]:
+def pickle_families_by_value() -> dict[str, Family]:
     """Return a user's own families, and let their code travel to Ray's processes, wherever these run, with the user's
     imported modules beside it.
     """
@@ -59,7 +61,7 @@ def travelling() -> dict[str, Family]:
     }
     for module in list(sys.modules.values()) if folders else ():
         file = _file(module)
-        if file is not None and file.parent in folders and module.__name__ != "__main__" and is_a_users(file):
+        if file is not None and file.parent in folders and module.__name__ != "__main__" and is_user_code(file):
             ray.cloudpickle.register_pickle_by_value(module)
     return registered_families()
 

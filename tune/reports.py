@@ -21,10 +21,10 @@ ENDS: tuple[Ended, ...] = ("final", "turned", "returned")
 """Those after which a trial has nothing more to do."""
 TIE = 0.003
 """Losses closer than this, in nats, count as equal: the noise of a seed."""
-LOOKS = 3
+TURN_WINDOW = 3
 """Losses in a row that must each be more than TIE above the median of as many before them for a turn: the noise of one
 is larger than what training gains between several."""
-RISEN = 0.02
+TURN_RISE = 0.02
 """Nats above the lowest loss at which two losses in a row are enough for a turn: none of the trainings that still fell
 had two .012 above. In a turn the training loss has fallen by as much since the lowest."""
 WATCH_SHARE, WATCH_POINTS = 0.07, 60
@@ -56,7 +56,7 @@ class Metric:
 
 
 NATS = Metric()
-KEPT_BACK = 1.5
+LEASE_RESERVE_FACTOR = 1.5
 """A lease of a user's loop ends at a report where less is left of it than so many times the longest time between two
 reports and a checkpoint."""
 EPOCHS_AS_NEW = 4
@@ -157,7 +157,7 @@ class Report:
 
 
 @dataclass
-class Lowest:
+class LossTracker:
     """The lowest and the latest validation loss of one trial; losses are added in order, all on one subset."""
 
     loss: float = math.inf
@@ -172,7 +172,7 @@ class Lowest:
         the loss is the lowest."""
         lower = loss < self.loss
         self.loss, self.latest, self.training = min(self.loss, loss), loss, training
-        self.last = [*self.last, loss][-2 * LOOKS :]
+        self.last = [*self.last, loss][-2 * TURN_WINDOW :]
         if loss < self.lately:
             self.lately, self.trained = loss, training
         return lower
@@ -189,15 +189,15 @@ class Lowest:
     @property
     def learned(self) -> bool:
         """Whether the training loss has fallen since the lowest validation loss, by more than noise."""
-        return self.training <= self.trained - RISEN
+        return self.training <= self.trained - TURN_RISE
 
     @property
     def turned(self) -> bool:
         """Whether the trial is past its best, by more than noise: its training loss has fallen since, and its
         validation loss has risen. Where neither falls it may still be better after a decay."""
-        before, since = self.last[:LOOKS], self.last[LOOKS:]
-        rises = len(since) == LOOKS and min(since) > sorted(before)[LOOKS // 2] + TIE
-        return self.learned and (rises or min(self.last[-2:], default=0.0) > self.lately + RISEN)
+        before, since = self.last[:TURN_WINDOW], self.last[TURN_WINDOW:]
+        rises = len(since) == TURN_WINDOW and min(since) > sorted(before)[TURN_WINDOW // 2] + TIE
+        return self.learned and (rises or min(self.last[-2:], default=0.0) > self.lately + TURN_RISE)
 
 
 def merge(before: Report | None, after: Report) -> Report:

@@ -20,7 +20,7 @@ from model.training.learner import dry_batch
 from model.training.memory import machine_bytes, ran_out
 from tune.corpora import load_corpora
 from tune.devices import Devices
-from tune.errors import UserError, told_of
+from tune.errors import UserError, error_text
 from tune.facts import facts_of
 from tune.flags import AUTO, invalid, under_flag
 from tune.load import Loop
@@ -33,7 +33,7 @@ from tune.recipe import (
     Recipe,
     most_weights,
     recipe,
-    without_choice,
+    unused_settings,
 )
 from tune.reports import Metric
 from tune.search.earlier import (
@@ -51,17 +51,17 @@ from tune.search.ladder import CONFIRM_SHARE, WALL_CLOCK_MULTIPLE
 from tune.search.listed import ListEntry, dimensions
 from tune.search.memory_model import MemoryModel, first_overhead
 from tune.search_space import (
+    EXTRA_WIDTHS,
     PER_LAYER,
     SPACES,
-    WIDER,
     Dimensions,
     Space,
     Value,
-    freed,
+    extend_widths,
     layer_weights,
     least_rows,
-    merged,
-    wider,
+    merge_dimensions,
+    recipe_field_values,
 )
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices, launches
@@ -89,9 +89,9 @@ class SearchContext:
 
     settings: with each corpus named; devices: shared as the settings ask; recipes: what is not searched of a trial's
     Config; prices: of steps, as measured for the recipes, none in a resumed study; probed: seconds of a device that
-    measuring took; held_to: bytes to which a trial is limited; learned: from earlier studies; notes: lines for the
-    user, such as which texts are used and why; begun: when the search was asked for, on the monotonic clock; loop: a
-    user's own, in place of all families; listed: a list, in place of a search.
+    measuring took; trial_memory_limit: bytes to which a trial is limited; learned: from earlier studies; notes: lines
+    for the user, such as which texts are used and why; begun: when the search was asked for, on the monotonic clock;
+    loop: a user's own, in place of all families; listed: a list, in place of a search.
     """
 
     settings: Settings
@@ -102,7 +102,7 @@ class SearchContext:
     probed: float
     data: Mapping[str, Data]
     memories: Mapping[str, MemoryModel]
-    held_to: int | None
+    trial_memory_limit: int | None
     learned: Mapping[str, WarmStart]
     notes: Sequence[str]
     begun: float
@@ -114,7 +114,7 @@ class SearchContext:
         """Return the dimensions of the configurations of all families, with their values."""
         if self.listed:
             return dimensions(self.listed.listed)
-        return merged(space.whole.dimensions for space in self.spaces.values())
+        return merge_dimensions(space.whole.dimensions for space in self.spaces.values())
 
     def config(self, family: str, point: Mapping[str, Any]) -> Config:
         """Return the Config of a trial at a point of a family's space."""
@@ -138,32 +138,32 @@ def whole_config(recipe: Recipe, family: str, point: Mapping[str, Any], seed: in
     return Config.at(recipe.at(point), family=family, seed=seed)
 
 
-def survey(settings: Settings, devices: Devices) -> SearchContext:
+def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
     """Return the context of a search of families on these devices. UserError: a setting that cannot serve."""
     begun = time.monotonic()
     spaces = {name: settings.space_of(name, devices.precisions) for name in settings.families}
     check_cap(settings)
     if settings.resume is None:
         check_idle(settings)
-    recipes, learned = ({}, {}) if settings.resume is None else kept(settings.resume, spaces)
+    recipes, learned = ({}, {}) if settings.resume is None else load_stored_recipes(settings.resume, spaces)
     earlier = [] if recipes else [read_earlier_study(folder, spaces) for folder in settings.learn_from]
     texts = load_corpora(settings, devices.kind)
     of_kind = texts.data if settings.address is None else {kind: replace(each) for kind, each in texts.data.items()}
     data = {name: of_kind[FAMILIES[name].corpus] for name in settings.families}  # other machines lack this one's cache
-    spaces = {name: bounded(space, settings, data[name], settings.set) for name, space in spaces.items()}
+    spaces = {name: limit_model_size(space, settings, data[name], settings.set) for name, space in spaces.items()}
     measured = {
         name: measured_prices(settings, devices, space, data[name])
         for name, space in spaces.items() if not recipes
     }  # fmt: skip
     of = {name: [each[name] for each in earlier if name in each] for name in spaces}
     recipes = recipes or {
-        name: make_recipe(settings, devices, space, data[name], rounded(*measured[name]), of[name])
+        name: make_recipe(settings, devices, space, data[name], round_prices(*measured[name]), of[name])
         for name, space in spaces.items()
     }
     for name, space in spaces.items():
         check_batch(settings, space, recipes[name], data[name])
-        spaces[name], recipes[name] = varied(space, recipes[name], settings.vary, data[name])
-        spaces[name] = bounded(spaces[name], settings, data[name], recipes[name].config)
+        spaces[name], recipes[name] = apply_vary(space, recipes[name], settings.vary, data[name])
+        spaces[name] = limit_model_size(spaces[name], settings, data[name], recipes[name].config)
         first_configs(settings, spaces[name])
         check_learns(whole_config(recipes[name], name, spaces[name].default(), settings.seed), data[name])
     memories = {
@@ -176,7 +176,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     shared = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
     if settings.trials_per_gpu == AUTO:
         # trials_each decides how much of the cap one trial can use, and so the recipe; the study keeps it
-        found = survey(replace(settings, trials_per_gpu=shared.trials_each), devices)
+        found = make_search_context(replace(settings, trials_per_gpu=shared.trials_each), devices)
         return replace(found, probed=found.probed + sum(seconds for _, seconds in measured.values()), begun=begun)
     devices = shared
     asked, notes = memory_limit(settings, devices)
@@ -184,7 +184,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
-    here = {name: ground(devices, recipes[name], data[name]) for name in spaces}
+    here = {name: make_conditions(devices, recipes[name], data[name]) for name in spaces}
     if earlier:
         cap = settings.budget / devices.share
         learned = {
@@ -196,7 +196,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         settings=texts.settings, devices=devices, spaces=spaces, recipes=recipes, data=data, learned=learned,
         prices={name: prices for name, (prices, _) in measured.items()},
         probed=sum(seconds for _, seconds in measured.values()), memories=memories,
-        held_to=asked if devices.trials_each == 1 else min(limits),
+        trial_memory_limit=asked if devices.trials_each == 1 else min(limits),
         notes=[*texts.notes, *notes, *told], begun=begun,
     )  # fmt: skip
 
@@ -204,7 +204,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
 def check_idle(settings: Settings) -> None:
     """Check that the settings have a use. UserError: something was asked for that changes nothing of any family; only
     translation_corpus and text_corpus may be idle, as a file of settings may name the texts of other families."""
-    idle = [name for name in settings.set if all(name in without_choice(family) for family in settings.families)]
+    idle = [name for name in settings.set if all(name in unused_settings(family) for family in settings.families)]
     kinds = {FAMILIES[name].corpus for name in settings.families}
     if settings.set.get("architecture") == "nanogpt" and settings.set.get("taps"):
         raise invalid("set", f"'taps={settings.set['taps']}': the architecture nanogpt has none: leave it out")
@@ -215,7 +215,7 @@ def check_idle(settings: Settings) -> None:
         raise invalid(flag, f"{given}changes nothing of {' or '.join(settings.families)}: leave it out")
 
 
-def bounded(space: Space, settings: Settings, data: Data, recipe: Mapping[str, Any]) -> Space:
+def limit_model_size(space: Space, settings: Settings, data: Data, recipe: Mapping[str, Any]) -> Space:
     """Return the space without models larger than --at-most, by this recipe. UserError: all are, or their size does not
     follow from d_model and layers."""
     most, name = settings.at_most, space.family
@@ -266,14 +266,14 @@ def check_batch(settings: Settings, space: Space, recipe: Recipe, data: Data) ->
             raise invalid(flag, f"'batch_tokens={batch:g}': {rule}: write batch_tokens={row} or more")
 
 
-def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tuple[Space, Recipe]:
+def apply_vary(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tuple[Space, Recipe]:
     """Return space and recipe with what --vary frees, and with the wider models that the recipe is large enough for;
     where contexts vary, the recipe evaluates all on windows that they divide."""
     names, own = tuple(name for name in vary if name not in SPACES[space.family]), recipe.config
     longest = len(data.valid) // WINDOWS if isinstance(data, TextData) else math.inf
-    values, own_values = freed(names, own, longest), {name: own[name] for name in names}
+    values, own_values = recipe_field_values(names, own, longest), {name: own[name] for name in names}
     if space.family in PER_LAYER:
-        values |= wider(space, recipe.weights)
+        values |= extend_widths(space, recipe.weights)
     space = replace(space, vary=values, own=own_values)
     if "context" in values and recipe.evaluation_window is None:  # else a study is resumed
         if space.held("context"):
@@ -317,7 +317,7 @@ def make_recipe(
     fit = space.small_enough or (lambda d_model, layers: True)
     sizes, larger = (
         [layer_weights(name, {"d_model": d, "layers": n}) for d in each for n in layers if fit(d, n)]
-        if built_in else [0.0] for each in (d_models, WIDER)
+        if built_in else [0.0] for each in (d_models, EXTRA_WIDTHS)
     )  # fmt: skip
     if larger and built_in and not space.held("d_model"):
         widest = max(larger)
@@ -326,8 +326,8 @@ def make_recipe(
     share = devices.cores_each / each
     found = recipe(
         base=family_recipe(name, settings.set.get("architecture")), given=settings.set, family=name, kind=devices.kind,
-        seconds=min(settings.families[name] * settings.budget, share * within(settings, devices)), prices=prices,
-        text_tokens=data.training_tokens,
+        seconds=min(settings.families[name] * settings.budget, share * wall_clock_limit(settings, devices)),
+        prices=prices, text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip
     weights = suggested_model_size(earlier, found.weights, found.weights * found.tokens)
@@ -336,7 +336,7 @@ def make_recipe(
     return found.around(min(max(min(weights, most_weights(name, data.training_tokens)), min(sizes)), max(sizes)))
 
 
-def ground(devices: Devices, recipe: Recipe, data: Data) -> Conditions:
+def make_conditions(devices: Devices, recipe: Recipe, data: Data) -> Conditions:
     """Return the conditions under which this search's figures of a family hold."""
     return Conditions(
         kind=devices.kind, processor=devices.processor, share=devices.share,
@@ -344,7 +344,7 @@ def ground(devices: Devices, recipe: Recipe, data: Data) -> Conditions:
     )  # fmt: skip
 
 
-def within(settings: Settings, devices: Devices) -> float:
+def wall_clock_limit(settings: Settings, devices: Devices) -> float:
     """Return the seconds of wall clock in which a search uses its cap; inf if it is patient."""
     slots = devices.share * devices.slots
     return math.inf if settings.patient else WALL_CLOCK_MULTIPLE * settings.budget / slots
@@ -396,13 +396,13 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     return StepPrices(flops=filled[0] / filled[1], launch_seconds=launch), sum(taken)
 
 
-def rounded(prices: StepPrices, seconds: float) -> StepPrices:
+def round_prices(prices: StepPrices, seconds: float) -> StepPrices:
     """Round prices to powers of two, if measuring took any seconds: so the same command mostly has the same recipe."""
     known = {name: value for name, value in asdict(prices).items() if value and seconds}
     return replace(prices, **{name: 2.0 ** round(math.log2(value)) for name, value in known.items()})
 
 
-def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dict[str, WarmStart]]:
+def load_stored_recipes(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dict[str, WarmStart]]:
     """Return the recipes of a resumed study, and what it learned from others when it began. UserError: there are none,
     or they are damaged."""
     stored: Any = study_facts(study)
@@ -430,7 +430,7 @@ def check_learns(config: Config, data: Data) -> None:
             raise UserError(f"--families: {config.family!r} with {shape}: {rule}: ask for smaller ones") from None
         if config.family in BUILT_IN or isinstance(error, UserError):
             raise
-        line = f"its {doing} raised {told_of(error)} on two rows on the CPU"
+        line = f"its {doing} raised {error_text(error)} on two rows on the CPU"
         raise UserError(f"--families: {config.family!r}: {line}: mend it; nothing was spent") from error
 
 

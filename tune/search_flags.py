@@ -20,10 +20,10 @@ from tune.flags import (
     parse_sharing,
     paths_text,
 )
-from tune.load import loop_in
+from tune.load import parse_loop_name
 from tune.own_space import first_text, parse_first, parse_range, parse_space, range_text, space_text
 from tune.recipe import SETTABLE, parse_set, set_text, small_text_seconds
-from tune.search_space import FAMILIES, FREED, Dimension, Value, fix_text, parse_fix, parse_vary
+from tune.search_space import FAMILIES, VARIABLE_RECIPE_FIELDS, Dimension, Value, fix_text, parse_fix, parse_vary
 from tune.units import (
     DURATIONS,
     at_most_text,
@@ -52,7 +52,7 @@ FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False
 
 def parse_train(text: str) -> str:
     """Return what --train names, such as `train.py:train`, with its file absolute."""
-    file, function = loop_in(text)
+    file, function = parse_loop_name(text)
     return str(parse_path(str(file))) + ("" if function is None else f":{function}")
 
 
@@ -127,8 +127,9 @@ class SearchFlags(Flags):
         default_factory=dict, form="NAME=VALUE,...", parse=parse_fix, show=fix_text,
     )  # fmt: skip
     vary: tuple[str, ...] = flag_field(
-        f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)} "
-        "(context: of nanogpt, whose trials are then judged on the same tokens, each with its own context)",
+        "what of the recipe to vary too, from a quarter of its own value to four times it: "
+        f"{', '.join(VARIABLE_RECIPE_FIELDS)} (context: of nanogpt, whose trials are then judged on the same tokens, "
+        "each with its own context)",
         default=(), form="NAME,...", parse=parse_vary, show=",".join,
     )  # fmt: skip
     set: Mapping[str, float | str] = flag_field(

@@ -32,16 +32,16 @@ PER_LAYER = {"nanogpt": 12, "translation": 28}
 """By family, the weights of a layer over d_model squared; a user's own family is not there, as that is not known."""
 ASPECT = 64.0
 """d_model over layers, as GPT-2 has it."""
-WIDER = (768, 1024, 1280, 1536, 2048)
+EXTRA_WIDTHS = (768, 1024, 1280, 1536, 2048)
 """Widths beyond the reports': a space has as many of them as its cap can train models for."""
-PARTNERS = ("d_model", "heads", "layers", "context", "batch_tokens")
+COUPLED_DIMENSIONS = ("d_model", "heads", "layers", "context", "batch_tokens")
 """Dimensions whose valid values depend on one another."""
 HEADS_RULE = f"heads must divide d_model and leave each head an even width of at least {LEAST_HEAD_WIDTH}"
 LIMITS = {"d_model": (8, 65536), "heads": (1, 1024), "layers": (1, 1024), "dropout": (0.0, 0.95)}
 """Least and largest value of the built-in families' dimensions that a user may ask for."""
 SPACES: dict[str, Dimensions] = dict.fromkeys(FAMILIES, DIMENSIONS)
 """The dimensions of each family; a user's own families are added."""
-FREED = ("learning_rate", "batch_tokens", "weight_decay", "context")
+VARIABLE_RECIPE_FIELDS = ("learning_rate", "batch_tokens", "weight_decay", "context")
 """Fields of the recipe that --vary can add to a space."""
 ROWS = 3
 """Least rows of a batch: fewer were never tried (768 tokens at a context of 256)."""
@@ -136,7 +136,7 @@ class Dimension:
         return values | log | ({"when": when} if when else {})
 
 
-def listed(values: tuple[Value, ...]) -> str:
+def values_text(values: tuple[Value, ...]) -> str:
     """Return values as a user types them: `0, 0.1, 0.2`; with all digits that they have."""
     short = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
     return ", ".join(
@@ -145,7 +145,7 @@ def listed(values: tuple[Value, ...]) -> str:
     )
 
 
-def merged(spaces: Iterable[Dimensions]) -> dict[str, tuple[Value, ...]]:
+def merge_dimensions(spaces: Iterable[Dimensions]) -> dict[str, tuple[Value, ...]]:
     """Return the dimensions of all spaces, each with every value that it has in any."""
     every: dict[str, tuple[Value, ...]] = {}
     for space in spaces:
@@ -156,13 +156,13 @@ def merged(spaces: Iterable[Dimensions]) -> dict[str, tuple[Value, ...]]:
 
 def fix_text(fix: Mapping[str, Value]) -> str:
     """Return the inverse of parse_fix: `precision=bf16,heads=4`."""
-    return ",".join(f"{name}={listed((value,))}" for name, value in fix.items())
+    return ",".join(f"{name}={values_text((value,))}" for name, value in fix.items())
 
 
 def parse_fix(text: str) -> dict[str, Value]:
     """`precision=bf16,heads=4` -> {"precision": "bf16", "heads": 4}. UserError: not in the space."""
     fix: dict[str, Value] = {}
-    known = merged(SPACES.values())
+    known = merge_dimensions(SPACES.values())
     for part in text.split(","):
         name, equals, typed = (piece.strip() for piece in part.partition("="))
         if name not in known:
@@ -170,7 +170,7 @@ def parse_fix(text: str) -> dict[str, Value]:
         if name in fix:
             raise UserError(f"--fix: {part!r} fixes {name} a second time: each dimension takes one value; keep one")
         if not equals or not typed:
-            raise UserError(f"--fix: {part!r} gives no value: {name} is one of {listed(known[name])}; add =VALUE")
+            raise UserError(f"--fix: {part!r} gives no value: {name} is one of {values_text(known[name])}; add =VALUE")
         fix[name] = _parse_value(name, typed, known[name])
     return fix
 
@@ -184,7 +184,7 @@ def _parse_value(name: str, typed: str, values: tuple[Value, ...]) -> Value:
         if value in (wanted, typed):
             return value
     rule = f" ({HEADS_RULE})" if name in ("heads", "d_model") else ""
-    raise UserError(f"--fix: '{name}={typed}' is not in the space{rule}: fix {name} at one of {listed(values)}")
+    raise UserError(f"--fix: '{name}={typed}' is not in the space{rule}: fix {name} at one of {values_text(values)}")
 
 
 def check_range(family: str, name: str, dimension: Dimension) -> None:
@@ -195,7 +195,7 @@ def check_range(family: str, name: str, dimension: Dimension) -> None:
     words = [value for value in known if isinstance(value, str)]
     values = dimension.values or (dimension.low, dimension.high)
     if name == "precision" and (odd := [value for value in values if value not in words]):
-        raise UserError(f"'{name}={listed((odd[0],))}' is no precision: choose of {listed(known)}")
+        raise UserError(f"'{name}={values_text((odd[0],))}' is no precision: choose of {values_text(known)}")
     own = {type(value) for value in known}
     if not known or not own <= {int, float}:
         return
@@ -204,7 +204,7 @@ def check_range(family: str, name: str, dimension: Dimension) -> None:
     for value in values:
         if type(value) not in kinds or not least <= cast(float, value) <= most:
             rule = f"{what} from {least} to {most}" if math.isfinite(most) else what
-            example = f"write {name}={known[0]}..{known[-1]}, or {listed(known).replace(', ', ',')}"
+            example = f"write {name}={known[0]}..{known[-1]}, or {values_text(known).replace(', ', ',')}"
             raise UserError(f"'{name}' has {value!r}: it takes {rule}; {example}")
 
 
@@ -212,15 +212,22 @@ def parse_vary(text: str) -> tuple[str, ...]:
     """`learning_rate,batch_tokens` -> both names. UserError: a name is not one of FREED, or comes twice."""
     names = tuple(part.strip() for part in text.split(","))
     for place, name in enumerate(names):
-        if name not in FREED:
-            rule = "varies already" if name in merged(SPACES.values()) else "is nothing of a recipe that may vary"
-            raise UserError(f"--vary: {name!r} {rule}: choose of {', '.join(FREED)}; write {FREED[0]}")
+        if name not in VARIABLE_RECIPE_FIELDS:
+            rule = (
+                "varies already"
+                if name in merge_dimensions(SPACES.values())
+                else "is nothing of a recipe that may vary"
+            )
+            known = ", ".join(VARIABLE_RECIPE_FIELDS)
+            raise UserError(f"--vary: {name!r} {rule}: choose of {known}; write {VARIABLE_RECIPE_FIELDS[0]}")
         if name in names[:place]:
             raise UserError(f"--vary: {text!r} names {name} twice: name each once")
     return names
 
 
-def freed(names: tuple[str, ...], recipe: Mapping[str, Any], longest: float = math.inf) -> dict[str, tuple[Value, ...]]:
+def recipe_field_values(
+    names: tuple[str, ...], recipe: Mapping[str, Any], longest: float = math.inf
+) -> dict[str, tuple[Value, ...]]:
     """Return the values to try of each of these fields, the recipe's own among them; whole numbers stay whole.
 
     A context is the recipe's times a power of two, at most `longest` or the recipe's; contexts that fit no batch are
@@ -249,7 +256,7 @@ def least_rows(recipe: Mapping[str, Any]) -> int:
     return max(1, min(ROWS, int(recipe["batch_tokens"]) // int(recipe["context"])))
 
 
-def wider(space: "Space", weights: float) -> Dimensions:
+def extend_widths(space: "Space", weights: float) -> Dimensions:
     """Return a space's widths with as many of WIDER as make its largest model twice as large as `weights` in its
     layers; nothing where its models are large enough, or its width is fixed."""
     widths, deepest = space.dimensions["d_model"], max(space.dimensions["layers"])
@@ -259,7 +266,7 @@ def wider(space: "Space", weights: float) -> Dimensions:
 
     if most() >= weights or space.held("d_model"):
         return {}
-    for width in WIDER:
+    for width in EXTRA_WIDTHS:
         if most() < 2 * weights:
             widths = (*widths, width)
     return {"d_model": widths}
@@ -338,9 +345,9 @@ class Space:
     def _without(self, name: str) -> UserError:
         """Return the error for a dimension that has no value left."""
         if name == "precision":
-            there = listed(self.precisions)
+            there = values_text(self.precisions)
             if name in self.ranges:
-                asked = listed(self.ranges[name].values)
+                asked = values_text(self.ranges[name].values)
                 return UserError(f"--range: 'precision={asked}' is not native to this device: native are {there}")
             if name not in self.fix:
                 rule = f"of {self.family!r} has no precision that is native to this device"
@@ -349,7 +356,7 @@ class Space:
                 f"--fix: 'precision={self.fix[name]}' is not native to this device: native are {there}; "
                 "fix one of these or leave precision out"
             )
-        values = listed(self._asked[name])
+        values = values_text(self._asked[name])
         return UserError(
             f"--fix: '{fix_text({name: self.fix[name]})}' is not in the space of {self.family}: fix one of {values}"
         )
@@ -358,8 +365,8 @@ class Space:
         every, heads, d_model = SPACES[self.family], self.fix.get("heads"), self.fix.get("d_model")
         if heads is None or d_model is None:
             return "fix less"
-        widths = listed(tuple(d for d in every["d_model"] if heads_fit(d, heads)))
-        few_enough = listed(tuple(h for h in every["heads"] if heads_fit(d_model, h)))
+        widths = values_text(tuple(d for d in every["d_model"] if heads_fit(d, heads)))
+        few_enough = values_text(tuple(h for h in every["heads"] if heads_fit(d_model, h)))
         return f"with heads={heads} fix d_model at {widths}, with d_model={d_model} fix heads at {few_enough}"
 
     @property
@@ -371,7 +378,7 @@ class Space:
     def _asked(self) -> dict[str, tuple[Value, ...]]:
         """Return each dimension's values before anything is fixed."""
         every = {**SPACES[self.family], **self.vary}
-        known = {**every, "d_model": (*every.get("d_model", ()), *WIDER)}
+        known = {**every, "d_model": (*every.get("d_model", ()), *EXTRA_WIDTHS)}
         return {
             name: self.ranges[name].among(known[name]) if name in self.ranges else values
             for name, values in every.items()
@@ -394,7 +401,7 @@ class Space:
 
     def _fit(self, config: Mapping[str, Any]) -> bool:
         """Whether the values chosen so far are valid together."""
-        d_model, heads, layers, context, batch_tokens = map(config.get, PARTNERS)
+        d_model, heads, layers, context, batch_tokens = map(config.get, COUPLED_DIMENSIONS)
         if d_model and heads and not heads_fit(d_model, heads):
             return False
         if self.small_enough and d_model and layers and not self.small_enough(d_model, layers):
@@ -408,18 +415,18 @@ class Space:
             return
         for value in self.dimensions[names[0]]:
             grown = {**config, names[0]: value}
-            if names[0] not in PARTNERS or self._fit(grown):
+            if names[0] not in COUPLED_DIMENSIONS or self._fit(grown):
                 yield from self._grown(grown, names[1:])
 
     @cached_property
     def _shapes(self) -> list[Config]:
         """Return the valid combinations of the dimensions in PARTNERS."""
-        return list(self._grown({}, [name for name in self.dimensions if name in PARTNERS]))
+        return list(self._grown({}, [name for name in self.dimensions if name in COUPLED_DIMENSIONS]))
 
     @property
     def count(self) -> int:
         """Return the number of valid configs."""
-        free = (values for name, values in self.dimensions.items() if name not in PARTNERS)
+        free = (values for name, values in self.dimensions.items() if name not in COUPLED_DIMENSIONS)
         return len(self._shapes) * prod(map(len, free))
 
     def configs(self) -> Iterator[Config]:
@@ -430,14 +437,14 @@ class Space:
         """Draw a valid config: each width equally likely, then each number of heads that fits it, and so on."""
         config: Config = {}
         for name, values in self.dimensions.items():
-            config[name] = rng.choice(self._choices(name, config) if name in PARTNERS else values)
+            config[name] = rng.choice(self._choices(name, config) if name in COUPLED_DIMENSIONS else values)
         return config
 
     def _choices(self, name: str, config: Mapping[str, Value]) -> tuple[Value, ...]:
         """Return the values of one of PARTNERS that are valid beside those chosen, and leave a choice in the rest."""
-        chosen = (name, *map(config.get, PARTNERS))
+        chosen = (name, *map(config.get, COUPLED_DIMENSIONS))
         if chosen not in self._offered:
-            later = [each for each in self.dimensions if each in PARTNERS and each not in (name, *config)]
+            later = [each for each in self.dimensions if each in COUPLED_DIMENSIONS and each not in (name, *config)]
             grown = {value: {**config, name: value} for value in self.dimensions[name]}
             fitting = (value for value in grown if self._fit(grown[value]) and any(self._grown(grown[value], later)))
             self._offered[chosen] = tuple(fitting)
@@ -467,9 +474,8 @@ class Space:
         """Return the default config among those with these values. UserError: there is none."""
         for name, value in wanted.items():
             if value not in self.dimensions[name]:
-                raise UserError(
-                    f"'{name}={value}' is not in the space of {self.family}: choose of {listed(self.dimensions[name])}"
-                )
+                known = values_text(self.dimensions[name])
+                raise UserError(f"'{name}={value}' is not in the space of {self.family}: choose of {known}")
         try:
             return replace(self, fix={**self.fix, **wanted}).default()
         except UserError:
@@ -496,6 +502,6 @@ class Space:
 
         nearest = min(self._shapes, key=distance)
         config = dict(nearest)
-        for name in self.dimensions.keys() - set(PARTNERS):
+        for name in self.dimensions.keys() - set(COUPLED_DIMENSIONS):
             config[name] = min(self.dimensions[name], key=partial(steps_away, name))
         return {name: config[name] for name in self.dimensions}

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from tune.errors import UserError, called
+from tune.errors import UserError, script_command
 from tune.flags import (
     AUTO,
     families_text,
@@ -29,19 +29,28 @@ from tune.flags import (
     under_flag,
     words_of,
 )
-from tune.load import check_function, check_loop, load
-from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, in_place_of, made_space
+from tune.load import check_function, check_loop, load_families
+from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, apply_range, make_space
 from tune.recipe import parse_set
 from tune.search_flags import SearchFlags, train_text
-from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Dimension, Space, check_range, fix_text
+from tune.search_space import (
+    FAMILIES,
+    PRECISIONS,
+    SPACES,
+    VARIABLE_RECIPE_FIELDS,
+    Dimension,
+    Space,
+    check_range,
+    fix_text,
+)
 from tune.store.journal import spent_at_its_end, study_facts
 from tune.store.mirror import restore_from_mirror
 from tune.units import DURATIONS, NUMBER, bytes_text, duration_text
 from tune.units import SIZES as MEMORY_FORMS
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
-OF_A_LOOP = ("metric", "maximize", "life")
-OF_FAMILIES = (
+LOOP_ONLY_SETTINGS = ("metric", "maximize", "life")
+FAMILY_ONLY_SETTINGS = (
     *("load", "vary", "set", "at_most", "objective", "stop_below_gain", "confirm", "learn_from", "memory_limit"),
     *("translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines", "plan"),
 )
@@ -59,7 +68,7 @@ def free_folder() -> Path:
         return parse_path(str(next(folder for folder in taken if not os.path.lexists(folder))))
 
 
-def is_to_be_read(setting: Field[Any], value: object) -> bool:
+def needs_parsing(setting: Field[Any], value: object) -> bool:
     """Whether a value from Python must be parsed: it is as it is typed or as a file has it, or no number of the right
     kind, such as a fraction of what is counted, which parsing refuses."""
     of_families = setting.name == "families"
@@ -95,7 +104,7 @@ class Settings(SearchFlags):
 
     def __post_init__(self) -> None:
         if self.load is not None:  # other settings may name what it registers
-            load(parse_path(str(self.load)))
+            load_families(parse_path(str(self.load)))
         if self.train is not None and self.fix:  # before --fix is parsed, with the families' names
             words = (self.fix if isinstance(self.fix, str) else fix_text(self.fix)).split(",")
             remedy = f"with --train write {' '.join(f'--range {word.strip()}' for word in words)}"
@@ -104,7 +113,7 @@ class Settings(SearchFlags):
             value = getattr(self, each.name)
             if hasattr(value, "item"):  # a number of NumPy's
                 object.__setattr__(self, each.name, value := value.item())
-            if is_to_be_read(each, value):
+            if needs_parsing(each, value):
                 object.__setattr__(self, each.name, parse_setting(each, words_of(each, value)))
             if each.name == "families" and self.train is None:
                 for unknown in (name for name in self.families if name not in SPACES and name != LOOP):
@@ -177,14 +186,18 @@ class Settings(SearchFlags):
         for flag, given in {"space": self.space, "range": self.range}.items():
             for name in given:
                 if name not in known:
-                    more = f"add --vary {name}" if name in FREED else f"there are {', '.join(sorted(known))}"
+                    more = (
+                        f"add --vary {name}"
+                        if name in VARIABLE_RECIPE_FIELDS
+                        else f"there are {', '.join(sorted(known))}"
+                    )
                     raise invalid(flag, f"{name!r} is no dimension of {' or '.join(self.families)}: {more}")
                 if name in self.fix:
                     raise invalid(flag, f"{name!r} is fixed too, by --fix: keep one of the two")
             for family, (name, each) in product(self.families, given.items()):
                 with under_flag(flag):
                     check_range(family, name, each)
-                    for value in (each.values or (each.low, each.high)) if name in FREED else ():
+                    for value in (each.values or (each.low, each.high)) if name in VARIABLE_RECIPE_FIELDS else ():
                         parse_set(f"{name}={value}")
         if odd := [name for config in self.first for name in config if name not in known]:
             raise invalid("first", f"{odd[0]!r} is no dimension: there are {', '.join(sorted(known))}")
@@ -195,11 +208,11 @@ class Settings(SearchFlags):
         if self.train is None:
             if LOOP in self.families:
                 raise WithoutLoop("--train: missing: a training loop of yours is named by it; write --train FILE")
-            if alone := [name for name in OF_A_LOOP if getattr(self, name) not in (None, {})]:
+            if alone := [name for name in LOOP_ONLY_SETTINGS if getattr(self, name) not in (None, {})]:
                 raise invalid(alone[0], "is of a training loop of your own: add --train FILE, or leave it out")
             return
         for setting in fields(self):
-            if setting.name in OF_FAMILIES and getattr(self, setting.name) not in (setting.default, {}, ()):
+            if setting.name in FAMILY_ONLY_SETTINGS and getattr(self, setting.name) not in (setting.default, {}, ()):
                 raise invalid(setting.name, "is of the families that come with the project: leave it out with --train")
         if set(self.families) not in ({LOOP}, set(FAMILIES)) or len({*self.families.values()}) > 1:
             raise invalid("families", f"{families_text(self.families)!r}: --train is in their place: leave one out")
@@ -215,14 +228,14 @@ class Settings(SearchFlags):
         if not self.space:
             raise invalid("space", "missing: --train needs what varies; write --space space.toml")
         with under_flag("space"):
-            space = made_space(self.space)
+            space = make_space(self.space)
         if unknown := [name for name in self.range if name not in space]:
             raise invalid("range", f"{unknown[0]!r} is no dimension of --space: there are {', '.join(space)}")
         object.__setattr__(self, "space", space)
         narrowed = dict(self.range)
         for name, each in self.range.items():
             with under_flag("range", f"{name!r} "):
-                narrowed[name] = in_place_of(space[name], each)
+                narrowed[name] = apply_range(space[name], each)
         object.__setattr__(self, "range", narrowed)
         whole = self.own_space
         with under_flag("first"):
@@ -254,7 +267,7 @@ class Settings(SearchFlags):
             if all(when.values()):
                 given[name] = replace(self.range.get(name, each), when=when)
         with under_flag("range"):
-            return OwnSpace(given=made_space(given))
+            return OwnSpace(given=make_space(given))
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
@@ -324,8 +337,8 @@ class Settings(SearchFlags):
             return None
         used, cap = duration_text(round(spent, 1)), duration_text(self.budget)
         later = " or a later --deadline" if self.deadline else ""
-        also = f"a larger --budget{later} goes on, and {called('analysis/rank.py')} {self.resume} ranks what was found"
-        return f"{self.resume}: it is over: spent {used} of {cap}; {also}"
+        rank = f"{script_command('analysis/rank.py')} {self.resume} ranks what was found"
+        return f"{self.resume}: it is over: spent {used} of {cap}; a larger --budget{later} goes on, and {rank}"
 
     def make_folder(self) -> Path:
         """Make the folder of a new study, which no other search has, even one begun in the same moment, and return it.
@@ -378,7 +391,7 @@ class Settings(SearchFlags):
         own = [name for name in self.families if name not in (*FAMILIES, LOOP)]
         if own and self.load is None:
             return f"search(Settings.of_study({str(study)!r})) in Python, once {' and '.join(own)} is registered"
-        words = [called("tune/run.py"), "--resume", shlex.quote(str(study))]
+        words = [script_command("tune/run.py"), "--resume", shlex.quote(str(study))]
         for name in ("train", "load", "mirror"):
             if (value := getattr(self, name)) is not None:
                 words += [flag_name(name), shlex.quote(str(value))]
@@ -443,7 +456,7 @@ class Settings(SearchFlags):
         folder = Path(parse_setting(cls.__dataclass_fields__["resume"], str(folder)))
         loaded = None if changes.get("load") is None else parse_path(str(changes["load"]))
         if loaded is not None:
-            load(loaded)
+            load_families(loaded)
         stored: Any = None
         if changes.get("mirror") is not None and not os.path.exists(folder):
             mirror = parse_path(str(changes["mirror"]))
@@ -470,8 +483,8 @@ class Settings(SearchFlags):
         except (ValueError, RecursionError) as error:
             raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
         if settings is None:
-            what, entry = f"the experiment {is_of}" if is_of else "a search", called("tune/run.py")
-            entry = f"{called('tune/experiment.py')} {is_of}" if is_of else entry
+            what, entry = f"the experiment {is_of}" if is_of else "a search", script_command("tune/run.py")
+            entry = f"{script_command('tune/experiment.py')} {is_of}" if is_of else entry
             raise invalid("resume", f"'{folder}' is of {what}: write {entry} --resume {shlex.quote(str(folder))}")
         changed = replace(settings, **changes)
         own = [each.name for each in fields(cls) if not flag_of(each).on_resume]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Told:
+class StopSignal:
     """The signal that told this process to end, once there is one; `listen` sets what is called then."""
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Told:
 
 
 @contextmanager
-def ended_in_order() -> Iterator[Told]:
+def catch_stop_signals() -> Iterator[StopSignal]:
     """Yield what takes the signals inside: the first goes to whoever listens, to end in order; the second raises
     KeyboardInterrupt."""
-    told = Told()
+    told = StopSignal()
     with _heard(told.end):
         yield told
 

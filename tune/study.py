@@ -21,7 +21,7 @@ import pandas as pd
 
 from model.training.checkpoint import DamagedCheckpoint, export, newest
 from model.training.evaluation import Score
-from tune.assembly import make_engine, make_place, make_terms
+from tune.assembly import make_engine, make_terms, make_trial_environment
 from tune.backend.leased import STOP_FILE
 from tune.backend.loop_trial import LoopTrial
 from tune.backend.session import (
@@ -39,34 +39,34 @@ from tune.display.console import GuardedListener, Screen, print_if_killed, redir
 from tune.display.panel import show_live_panel
 from tune.display.tensorboard import SystemRun, TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
-from tune.errors import UserError, called, told_in_one_line
-from tune.facts import check_same_kind, check_same_text, note_facts, overhead_noted, write_facts
-from tune.machine import usable_place
-from tune.own_loop import another_loop, conclude_loop, metric_of, newest_of, survey_loop
+from tune.errors import UserError, disk_error_as_user_error, script_command
+from tune.facts import check_same_kind, check_same_text, note_facts, record_overhead, write_facts
+from tune.machine import usable_temp_root
+from tune.own_loop import conclude_loop, loop_change_warnings, make_loop_context, metric_of, resume_checkpoint
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
-from tune.registry import travelling
+from tune.registry import pickle_families_by_value
 from tune.search.engine import Engine, Listener
 from tune.search.listed import ListPolicy
 from tune.search.resume import check_plain, close_what_a_kill_left_open, damage_as_user_error, restore, spent
-from tune.search_context import SearchContext, survey
+from tune.search_context import SearchContext, make_search_context
 from tune.search_space import label
 from tune.settings import Settings
-from tune.signals import Told, ended_in_order, interruptible
+from tune.signals import StopSignal, catch_stop_signals, interruptible
 from tune.store.heartbeat import run_driver_heartbeat
 from tune.store.journal import ENDED_BY_CAP, Journal
 from tune.store.mirror import mirror_study
 from tune.store.queries import FAILED, best_so_far
-from tune.system import energy_noted
+from tune.system import energy_listeners
 from tune.units import duration_text
 from tune.winners import Winner, last_lines, spending_lines, winners, write_samples
 
 SILENT_END = "ended without a word, killed from outside or as Ray died under it (log.txt has what Ray said)"
 
 
-Stand = Callable[[Settings, Devices], SearchContext]
+ContextMaker = Callable[[Settings, Devices], SearchContext]
 """Makes the search context from the settings, on these devices."""
-TOLD = 8
+MAX_NAMED_CONFIGS = 8
 """Most configurations of a list that failed, or were left out, that a line names."""
 
 
@@ -110,10 +110,12 @@ def run(settings: Settings) -> int:
     return run_study(settings).exit_code
 
 
-def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Stand | None = None) -> Outcome:
-    """Run the search that the settings ask for; stand: makes its context, where it is no search but a list. UserError,
-    with nothing written: a setting that cannot serve."""
-    stand = stand or (survey if settings.train is None else survey_loop)
+def run_study(
+    settings: Settings, callbacks: Sequence[Listener] = (), make_context: ContextMaker | None = None
+) -> Outcome:
+    """Run the search that the settings ask for; make_context: makes its context, where it is no search but a list.
+    UserError, with nothing written: a setting that cannot serve."""
+    make_context = make_context or (make_search_context if settings.train is None else make_loop_context)
     assert not settings.plan, "a plan spends nothing"
     for each in callbacks:
         if not isinstance(each, Listener):
@@ -123,16 +125,18 @@ def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Sta
         print(line)
         return Outcome(folder=settings.resume, found=True, interrupted=None)
     if settings.address is None:
-        return search_on(settings, stand, find_devices(settings), own_ray, None, callbacks)
+        return search_on(settings, make_context, find_devices(settings), start_local_ray, None, callbacks)
     with join_cluster(settings.address):
         check_folder(settings.resume or settings.new_folder())
-        return search_on(settings, stand, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks)
+        return search_on(
+            settings, make_context, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks
+        )
 
 
-def own_ray(context: SearchContext) -> AbstractContextManager[None]:
+def start_local_ray(context: SearchContext) -> AbstractContextManager[None]:
     """Return the context of a local Ray for this search alone."""
     devices = context.devices
-    usable_place()  # before the study has a folder
+    usable_temp_root()  # before the study has a folder
     preload = devices.kind == "cuda" and context.loop is None  # on a CPU importing ahead would use a device
     return local_ray(devices.slots * devices.cores_each, devices.gpus, preload=preload)
 
@@ -143,25 +147,28 @@ def slots_there(devices: Devices) -> int:
 
 
 def search_on(
-    settings: Settings, stand: Stand, devices: Devices, up: Callable[[SearchContext], AbstractContextManager[None]],
-    there: Callable[[Devices], int] | None, callbacks: Sequence[Listener],
+    settings: Settings, make_context: ContextMaker, devices: Devices,
+    up: Callable[[SearchContext], AbstractContextManager[None]], there: Callable[[Devices], int] | None,
+    callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: makes a Ray while trials run; there: how many slots there are just now, where
     some may be lost."""
-    context = stand(settings, devices)
+    context = make_context(settings, devices)
     facts, ray = context.facts(), up(context)
-    with ended_in_order() as told:
+    with catch_stop_signals() as stop_signal:
         study = context.settings.resume or context.settings.make_folder()
         how = context.settings.to_go_on(study)
         last = print_if_killed(f"{study}: {SILENT_END}; go on with: {how}")
-        with told_in_one_line(how), interrupted_at_once(f"go on with: {how}"), last:
+        with disk_error_as_user_error(how), resume_hint_on_interrupt(f"go on with: {how}"), last:
             if not context.settings.resume:
                 write_facts(facts, study)
-            return conduct(context, study, ray, partial(there, context.devices) if there else None, told, callbacks)
+            return conduct(
+                context, study, ray, partial(there, context.devices) if there else None, stop_signal, callbacks
+            )
 
 
 @contextmanager
-def interrupted_at_once(how: str) -> Iterator[None]:
+def resume_hint_on_interrupt(how: str) -> Iterator[None]:
     """Let a KeyboardInterrupt raised inside also say how to go on."""
     try:
         yield
@@ -170,8 +177,8 @@ def interrupted_at_once(how: str) -> Iterator[None]:
 
 
 def conduct(
-    context: SearchContext, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None, told: Told,
-    callbacks: Sequence[Listener],
+    context: SearchContext, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None,
+    stop_signal: StopSignal, callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
     """Run a search on its context, in its new folder or the one that it resumes, until it ends or is told to."""
     settings, devices, data = context.settings, context.devices, context.data
@@ -186,30 +193,35 @@ def conduct(
             write(note)
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, context.dimensions, context.metric)
         listeners: list[Listener] = [
-            *(tensorboard, Screen(write, context.metric), *energy_noted(journal, settings)),
+            *(tensorboard, Screen(write, context.metric), *energy_listeners(journal, settings)),
             *([] if settings.address else [SystemRun(study / "tensorboard")]),  # on a cluster other machines train
             *(GuardedListener(each, write) for each in callbacks),
         ]
         engine = make_engine(context, journal, listeners, there=there)
-        go_on = newest if context.loop is None else newest_of
+        go_on = newest if context.loop is None else resume_checkpoint
         if settings.resume:
             notes = restore(engine, journal, make_terms(context, engine), go_on)
-            for line in (*notes, *another_loop(settings, journal)):
+            for line in (*notes, *loop_change_warnings(settings, journal)):
                 write(line)
         note_facts(context.facts(), journal)
         if settings.memory_limit:
             keep_fewer_kernels()
-        place = make_place(context, engine)
+        place = make_trial_environment(context, engine)
         clock, ledger = engine.accounting.clock, engine.accounting.ledger
         alive = run_driver_heartbeat(study, clock, ledger.can_wait)
-        noted = overhead_noted(journal, tensorboard)
+        noted = record_overhead(journal, tensorboard)
         shown = show_live_panel(write, study, settings, clock, engine.wall_left, context.metric)
         with mirror_study(study, settings.mirror, clock, write), alive as pulse:
             engine.silence = pulse.silence
-            with trials_told(told, engine, study, write), shown, nullcontext() if told.name else up, noted:
-                if not told.name:
+            with (
+                stop_trials_on_signal(stop_signal, engine, study, write),
+                shown,
+                nullcontext() if stop_signal.name else up,
+                noted,
+            ):
+                if not stop_signal.name:
                     if context.loop is None:
-                        given: dict[str, Any] = {"data": dict(data), "families": travelling()}
+                        given: dict[str, Any] = {"data": dict(data), "families": pickle_families_by_value()}
                         run_trials(engine, TrainingTrial, devices.needs, go_on, place=place, **given)
                     else:
                         run_trials(engine, LoopTrial, devices.needs, go_on, place=place, loop=context.loop)
@@ -219,7 +231,9 @@ def conduct(
 
 
 @contextmanager
-def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], None]) -> Iterator[None]:
+def stop_trials_on_signal(
+    stop_signal: StopSignal, engine: Engine, study: Path, write: Callable[[str], None]
+) -> Iterator[None]:
     """Let a signal, also one that came before, end the search inside in order: trials close their segments and keep
     their checkpoints."""
     said: list[Thread] = []
@@ -237,10 +251,10 @@ def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], 
 
     (study / STOP_FILE).unlink(missing_ok=True)
     try:
-        told.listen(stop)
+        stop_signal.listen(stop)
         yield
     finally:
-        told.listen(note)
+        stop_signal.listen(note)
         (study / STOP_FILE).unlink(missing_ok=True)
         for each in said:
             each.join()
@@ -283,7 +297,7 @@ def conclude(
         yield from conclude_list(context, engine)
     yield from spending_lines(journal, cap=settings.budget, spent=ledger.spent, price=settings.price_per_hour)
     if context.listed and journal.rows("SELECT 1 FROM reports WHERE final LIMIT 1"):
-        yield f"draw it: {called('analysis/plot.py')} experiment {shlex.quote(str(journal.folder))}"
+        yield f"draw it: {script_command('analysis/plot.py')} experiment {shlex.quote(str(journal.folder))}"
     if engine.stopping:
         later = " --deadline LATER" if engine.stopping == "deadline" else ""
         yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(journal.folder)}{later}"
@@ -298,12 +312,13 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     left = [each for policy in policies for each in policy.left_out]
     failed = journal.rows(f"SELECT trial, config, reason FROM trials WHERE {FAILED} ORDER BY trial")
     if failed:
-        first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:TOLD])
-        yield f"{len(failed)} came to no end: {first}{'; ...' if len(failed) > TOLD else ''}"
+        first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:MAX_NAMED_CONFIGS])
+        yield f"{len(failed)} came to no end: {first}{'; ...' if len(failed) > MAX_NAMED_CONFIGS else ''}"
     if left and any(family.policy.hopeless for family in engine.families.values()):
         yield f"{len(left)} of {len(listed.listed)} left out, as the first failed with one error"
     elif left and not engine.stopping:
-        which = f"{', '.join(label(each.config) for each in left[:TOLD])}{', ...' if len(left) > TOLD else ''}"
+        named = ", ".join(label(each.config) for each in left[:MAX_NAMED_CONFIGS])
+        which = f"{named}{', ...' if len(left) > MAX_NAMED_CONFIGS else ''}"
         how = f"a larger --budget goes on with them: {settings.to_go_on(journal.folder)} --budget MORE"
         yield f"{len(left)} of {len(listed.listed)} left out, as the cap does not pay for them: {which}; {how}"
 

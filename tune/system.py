@@ -31,7 +31,7 @@ class Counter:
     wraps: float
 
 
-def rapl(root: Path = POWERCAP) -> Iterator[Counter]:
+def rapl_counters(root: Path = POWERCAP) -> Iterator[Counter]:
     """Yield the counter of each processor, and of memory where it has its own."""
     for zone in sorted(root.glob("intel-rapl:*")):  # AMD's have that name too
         with suppress(OSError, ValueError):
@@ -58,7 +58,7 @@ def visible_gpus() -> Iterator[tuple[Any, Any]]:
                 yield library, device
 
 
-def nvml() -> Iterator[Counter]:
+def nvml_counters() -> Iterator[Counter]:
     """Yield the counter of each GPU that this process may use."""
     for library, device in visible_gpus():
         with suppress(Exception):
@@ -105,9 +105,9 @@ class Energy(Listener):
         self._journal.note(**{ENERGY: self._joules})
 
 
-def energy_noted(journal: Journal, settings: Settings) -> list[Listener]:
+def energy_listeners(journal: Journal, settings: Settings) -> list[Listener]:
     """Return the listener that keeps the energy; none where nothing can be read, or the trials run on a cluster."""
-    counters = [] if settings.address else [*rapl(), *nvml()]
+    counters = [] if settings.address else [*rapl_counters(), *nvml_counters()]
     return [Energy(journal, counters)] if counters else []
 
 
@@ -123,7 +123,7 @@ class System:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = PROC, power: Path = POWERCAP) -> None:
         self._clock, self._proc = clock, proc
-        self._gpus, self._counters = list(visible_gpus()), list(rapl(power))
+        self._gpus, self._counters = list(visible_gpus()), list(rapl_counters(power))
         self._looked, self._cores = clock(), self._machine()
         self._joules = [counter.read() for counter in self._counters]
         self._used = {pid: seconds for pid, (seconds, _) in self._study().items()}

@@ -261,7 +261,7 @@ def wrong_answers(table: Figures, claims: Claims) -> Iterator[Finding]:
                     yield table.found(row, column, f"at least {least:.3f}", told)
 
 
-def twice(table: Figures, claims: Claims) -> Iterator[Finding]:
+def repeated_figures(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find equal figures in rows that were measured apart, where hardly any are expected by chance."""
     units: Sequence[str] = table.columns.get("unit", [""] * table.count)
     for column in table.like(f"{TIME}|{LOSS}"):
@@ -404,8 +404,8 @@ def order(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 
 RULES: Sequence[Callable[[Figures, Claims], Iterator[Finding]]] = (
-    speed_up, uniform_guess, far_above_training, perplexity, wrong_answers, twice, hours, totals, multiplications,
-    forward_for_step, growth, formulas, order,
+    speed_up, uniform_guess, far_above_training, perplexity, wrong_answers, repeated_figures, hours, totals,
+    multiplications, forward_for_step, growth, formulas, order,
 )  # fmt: skip
 
 

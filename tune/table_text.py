@@ -26,13 +26,13 @@ class Table:
         assert all(len(cells) == len(self.columns) for cells in self.rows), f"{self.title}: a cell for each column"
 
 
-NOTHING = "-"
+EMPTY_CELL = "-"
 """Text of a cell without a figure."""
 GAP = 2
 """Characters between two columns on a screen."""
 
 
-def on_screen(table: Table, width: int, *, first: Sequence[str] = (), more: str = "--csv has them") -> list[str]:
+def screen_lines(table: Table, width: int, *, first: Sequence[str] = (), more: str = "--csv has them") -> list[str]:
     """Return a table's lines on a screen of so many characters. No cell is cut: columns without room are left out, and
     named.
 
@@ -40,7 +40,7 @@ def on_screen(table: Table, width: int, *, first: Sequence[str] = (), more: str 
     their order; more: what to type to see all columns.
     """
     columns = [[name, *cells] for name, *cells in zip(table.columns, *table.rows, strict=True)]
-    worded_ones = {place for place in range(len(columns)) if not place or worded(table, place)}
+    worded_ones = {place for place in range(len(columns)) if not place or is_text_column(table, place)}
     folded, widths = max(worded_ones), [max(map(len, cells)) for cells in columns]
     longest = widths[folded]
     widths[folded] = max((len(word) for cell in columns[folded] for word in cell.split()), default=0)
@@ -53,7 +53,7 @@ def on_screen(table: Table, width: int, *, first: Sequence[str] = (), more: str 
     widths[folded] = min(longest, widths[folded] + left)
     lines = [table.title] if table.title else []
     for row in zip(*columns, strict=True):
-        cells = {place: folds(cell, widths[place]) if place == folded else [cell]
+        cells = {place: wrap_text(cell, widths[place]) if place == folded else [cell]
                  for place, cell in enumerate(row) if place in shown}  # fmt: skip
         for parts in zip_longest(*cells.values(), fillvalue=""):
             placed = [part.ljust(widths[place]) if place in worded_ones else part.rjust(widths[place])
@@ -62,10 +62,10 @@ def on_screen(table: Table, width: int, *, first: Sequence[str] = (), more: str 
     if len(shown) < len(columns):
         hidden = ", ".join(name for place, name in enumerate(table.columns) if place not in shown)
         lines.append(f"no room in {width} columns for: {hidden} ({more})")
-    return [*lines, *(line for each in table.note.splitlines() for line in folds(each, width))]
+    return [*lines, *(line for each in table.note.splitlines() for line in wrap_text(each, width))]
 
 
-def folds(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """Return a text's lines, folded between words."""
     return textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False) or [""]
 
@@ -91,7 +91,7 @@ def latex(table: Table) -> str:
         return " & ".join(map(escaped, cells)) + r" \\"
 
     caption = escaped(" ".join(filter(None, (f"{table.title}." if table.note else table.title, table.note))))
-    places = ["l" if not place or worded(table, place) else "r" for place in range(len(table.columns))]
+    places = ["l" if not place or is_text_column(table, place) else "r" for place in range(len(table.columns))]
     return "\n".join([
         r"\begin{table}", r"\centering", rf"\caption{{{caption}}}",
         rf"\begin{{tabular}}{{{''.join(places)}}}", r"\hline", line(table.columns), r"\hline",
@@ -99,7 +99,7 @@ def latex(table: Table) -> str:
     ])  # fmt: skip
 
 
-def worded(table: Table, column: int) -> bool:
+def is_text_column(table: Table, column: int) -> bool:
     """Whether most cells of a column begin with a letter, so that it is aligned left."""
     return 2 * sum(row[column][:1].isalpha() for row in table.rows) > len(table.rows)
 
@@ -113,7 +113,7 @@ SEPARATED = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?")
 """A number with thousands separators, which most programs do not read."""
 
 
-def in_csv(table: Table) -> str:
+def to_csv(table: Table) -> str:
     """Return a table in CSV: a line with the title, where it has one, then the columns and the rows, without the note.
     Cells that are numbers have no thousands separators."""
     written = io.StringIO()
@@ -123,11 +123,11 @@ def in_csv(table: Table) -> str:
     return written.getvalue().rstrip("\n")
 
 
-FORMS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "csv": in_csv}
+FORMS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "csv": to_csv}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Formed(Flags):
+class TableFlags(Flags):
     """Flags for the form in which a command writes its tables; without one, as printed on a screen."""
 
     markdown: bool = flag_field("the tables in Markdown", default=False, stored=False, on_resume=True)

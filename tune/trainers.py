@@ -45,7 +45,7 @@ def hugging_face() -> Any:
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
             """Keep the metrics of one evaluation set, and let the trainer save after the last."""
-            if ration.held() is not None:
+            if ration.current_lease() is not None:
                 self.found |= more["metrics"]
                 control.should_save = True
             return control
@@ -76,7 +76,7 @@ def lightning() -> Any:
 
         def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
             """Report, except after the sanity check that Lightning does first, or a validation outside of training."""
-            if trainer.sanity_checking or trainer.state.fn != "fit" or ration.held() is None:
+            if trainer.sanity_checking or trainer.state.fn != "fit" or ration.current_lease() is None:
                 return
             ration.report(
                 **{name: value for name, value in trainer.callback_metrics.items() if name not in ("step", "save")},

@@ -65,13 +65,13 @@ def winners(journal: Journal) -> dict[str, Winner]:
             trial=row["trial"], report=row["report"], config=json.loads(row["config"]), parameters=row["parameters"],
             perplexity=row["perplexity"], measured=measured_text(row), bits_per_character=row["bits_per_character"],
             test_perplexity=row["test_perplexity"], decayed=bool(row["final"]), averaged=bool(row["averaged"]),
-            checkpoint=inside(journal.folder, row["checkpoint"]),
+            checkpoint=resolve_inside(journal.folder, row["checkpoint"]),
         )
         for family, row in first.items()
     }  # fmt: skip
 
 
-def inside(folder: Path, path: str) -> Path:
+def resolve_inside(folder: Path, path: str) -> Path:
     """Return a path that a journal gives, made absolute. UserError: it leads out of the study's folder."""
     found = (folder / path).resolve()
     if not found.is_relative_to(folder.resolve()):
@@ -79,7 +79,7 @@ def inside(folder: Path, path: str) -> Path:
     return found
 
 
-def why_none(journal: Journal, family: str) -> str:
+def no_winner_reason(journal: Journal, family: str) -> str:
     """Return a line on why no trial of a family reached a rung, and what may help, where anything may."""
     rows = journal.rows("SELECT trial, state, reason, config FROM trials WHERE family = ? ORDER BY trial", family)
     facts = journal.facts()
@@ -135,7 +135,7 @@ def last_lines(
     for family in families:
         winner = found.get(family)
         if winner is None:
-            yield f"{family}: {why_none(journal, family)}"
+            yield f"{family}: {no_winner_reason(journal, family)}"
             continue
         test = "not measured" if winner.test_perplexity is None else f"{winner.test_perplexity:.4g}"
         told = [*(() if winner.decayed else ("before its decay",)), *(("averaged weights",) if winner.averaged else ())]
@@ -237,8 +237,8 @@ def write_samples(
                 tested = on_test_split(model, exported_config(folder), data[family], lease, device, pace)
                 tested = tested and replace(tested, seconds=0.0)  # charged to none of its trial's leases
                 accounting.journal.update("reports", winner.report, split_row("test", tested))
-            written = samples(model, tokenizer, data[family], MOST, asking(lease))
-            kept[family], price = taken(written, lease, price, MOST)
+            written = samples(model, tokenizer, data[family], MOST, make_lease_check(lease))
+            kept[family], price = take_while_affordable(written, lease, price, MOST)
             score_of_all = scored(model, tokenizer, data[family], lease, price)
             if hold is not None:
                 hold.charge("evaluation")
@@ -261,7 +261,7 @@ def on_test_split(
     tokens = FAMILIES[config.family].span(config, data, "test", None).tokens
     if pace is None or lease.left() < MARGIN * pace * tokens:
         return None
-    ask = asking(lease)
+    ask = make_lease_check(lease)
 
     def go_on() -> bool:
         ask()
@@ -282,12 +282,12 @@ def scored(model: nn.Module, tokenizer: Tokenizer, data: Data, lease: Lease, pri
     """
     if not (isinstance(data, PairData) and isinstance(model, Translator)):
         return None
-    written = translated(model, tokenizer, data, data.test, SENTENCES, asking(lease))
-    found, _ = taken(written, lease, CHUNK * price, chunks(data), whole=True)
+    written = translated(model, tokenizer, data, data.test, SENTENCES, make_lease_check(lease))
+    found, _ = take_while_affordable(written, lease, CHUNK * price, chunks(data), whole=True)
     return score([pair for chunk in found for pair in chunk]) if found and len(found) == chunks(data) else None
 
 
-def asking(lease: Lease) -> Callable[[], None]:
+def make_lease_check(lease: Lease) -> Callable[[], None]:
     """Return a function to call before each step of decoding, which raises TimeIsUp where another step as long as the
     longest so far might not fit."""
     before = lease.clock()
@@ -303,7 +303,7 @@ def asking(lease: Lease) -> Callable[[], None]:
     return ask
 
 
-def taken(
+def take_while_affordable(
     written: Iterator[Item], lease: Lease, price: float, most: int, *, whole: bool = False
 ) -> tuple[list[Item], float]:
     """Return at most so many items, as long as another is expected to fit, and the seconds that the last one took.

@@ -27,7 +27,7 @@ from analysis.style import (
 )
 from tune import table_rules
 from tune.errors import UserError
-from tune.published import PUBLISHED, read
+from tune.published import PUBLISHED, read_csv
 from tune.rows import pairs, steps_of, times_as_fast
 
 COLORS = (BLUE, VERMILION, ORANGE, SKY)
@@ -67,7 +67,7 @@ def published_speed_ups() -> pd.DataFrame:
     """Return the report's speed-ups, as its own epochs give them and as it prints them, by devices and batch a
     device."""
     theirs = published("scaling").rename(columns={"speed_up": "printed"})
-    return theirs.assign(speed_up=table_rules.speed_ups(read(PUBLISHED / "scaling.csv")))
+    return theirs.assign(speed_up=table_rules.speed_ups(read_csv(PUBLISHED / "scaling.csv")))
 
 
 def speed_up(study: Study) -> Picture:

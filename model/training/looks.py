@@ -13,7 +13,7 @@ from model.training.evaluation import evaluate
 from model.training.learner import Step
 from model.training.memory import give_back_freed, ran_out
 from model.training.time_budget import MARGIN, WARM, Forecast
-from tune.reports import EPOCHS_AS_NEW, WATCH_POINTS, WATCH_SHARE, Evaluation, Lowest
+from tune.reports import EPOCHS_AS_NEW, WATCH_POINTS, WATCH_SHARE, Evaluation, LossTracker
 
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations in a final segment; the largest share of its time for them
 LISTED_POINTS = 20  # evaluations in a segment with `curve`, at equal distances in steps
@@ -97,7 +97,7 @@ class Looks:
         self.listed_every = max(WARM, (self.segment.steps or 0) // LISTED_POINTS)
         self.listed = self.learner.steps // self.listed_every
         self.next_point, self.points = math.inf, CURVE_POINTS
-        self.watching, self.lowest = False, Lowest()
+        self.watching, self.lowest = False, LossTracker()
         self.best, self.best_buffers = list[Tensor](), dict[str, Tensor]()
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 

@@ -22,7 +22,7 @@ from analysis.style import Picture
 from tests.analysis.conftest import Printed, Written, do, one_line
 from tests.tune.search.loops import Loops
 from tune.own_space import LOOP, choice, floats, integers, loguniform
-from tune.ranking import TAKEN
+from tune.ranking import RESERVED_NAMES
 from tune.ranking import ranking as returned
 
 SPACE = {
@@ -187,7 +187,7 @@ def test_no_column_of_ours_can_be_taken_by_a_dimension_or_a_number(results: Resu
     own = {*results.dimensions, *results.told, results.measure.column}
     families = Results(studies=[open_study(six.folder)])
     for each, theirs in ((results, own), (families, {*families.dimensions})):
-        assert {*each.trials, *each.reached, *ranking(each)} - theirs <= TAKEN
+        assert {*each.trials, *each.reached, *ranking(each)} - theirs <= RESERVED_NAMES
 
 
 @pytest.mark.parametrize("loop", METRICS[1:], indirect=True, ids=str)

@@ -33,7 +33,7 @@ from tune.backend.session import local_ray
 from tune.devices import find_devices
 from tune.recipe import SMALLEST_EVALUATION_TOKENS
 from tune.reports import Report
-from tune.search_context import SearchContext, survey
+from tune.search_context import SearchContext, make_search_context
 from tune.search_space import label
 from tune.settings import Settings
 from tune.store.journal import Journal
@@ -146,7 +146,7 @@ def main(arguments: list[str]) -> int:
         budget=flags.budget, families={flags.family: 1.0}, devices=1, seed=flags.seed, search="prior",
         translation_corpus=str(flags.data / PAIRS), text_corpus=str(flags.data / TEXT),
     )  # fmt: skip
-    context = survey(settings, find_devices(settings))
+    context = make_search_context(settings, find_devices(settings))
     heard = search(context, flags.family, flags.life)
     config, report = heard.best()
     ends = sum(reports[-1]["whole_loss"] is not None for reports in heard.reports.values())

@@ -23,7 +23,7 @@ from model.training.train import train
 from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, pairs, plain_gpt, runs_here, text
 from tests.bench.table import Row, not_native
 from tune.experiments.stages import upstream_rate
-from tune.experiments.transfer import Valley
+from tune.experiments.transfer import LossesByRate
 from tune.reports import Report
 
 STEPS, SEEDS = 2_000, 5
@@ -232,9 +232,9 @@ def rates(data: Path, *, short: bool) -> Iterator[Row]:
 
 def descended(
     family: str, data: Data, shapes: list[tuple[int, int]], *, ruled: bool, short: bool
-) -> dict[tuple[int, int], Valley]:
+) -> dict[tuple[int, int], LossesByRate]:
     """The valley of each shape; each has a loss at the base's best rate."""
-    found: dict[tuple[int, int], Valley] = {}
+    found: dict[tuple[int, int], LossesByRate] = {}
     start = 0
     for shape in (BASE, *(each for each in shapes if each != BASE)):
         found[shape] = valley(lambda steps, shape=shape: loss_at_rate(family, data, shape, steps, ruled, short), start)
@@ -242,14 +242,14 @@ def descended(
     return found
 
 
-def valley(loss_at: Callable[[float], float], start: float) -> Valley:
+def valley(loss_at: Callable[[float], float], start: float) -> LossesByRate:
     """Go down from `start` until both neighbours of the best rate are known, or lie too far off."""
     losses, rate = dict[float, float](), start
     while rate is not None:
         losses[rate] = loss_at(rate)
-        best = Valley(losses).best
+        best = LossesByRate(losses).best
         rate = next((each for each in (best - 1, best + 1) if each not in losses and abs(each) <= FARTHEST), None)
-    return Valley(losses)
+    return LossesByRate(losses)
 
 
 def rate(family: str, steps: float) -> float:

@@ -21,7 +21,7 @@ import psutil
 from tests.bench.contenders import PAIRS, TEXT
 from tests.bench.table import Row
 from tests.tune.search.alone import Alone
-from tune.curves.recorded import PUBLISHED, Curve, load
+from tune.curves.recorded import PUBLISHED, Curve, load_tables
 from tune.errors import ROOT
 from tune.search.forecast import FEWEST_SIZES
 from tune.search.other_caps import SPREAD
@@ -69,7 +69,7 @@ def intervals(data: Path, *, short: bool) -> Iterator[Row]:
     """The published tables, and recorded ones (.jsonl) that lie in the folder; then all of a kind as one."""
     kinds: dict[str, list[list[Inside]]] = {}
     for path in (*sorted(PUBLISHED.glob("*.jsonl")), *sorted(data.glob("*.jsonl"))):
-        for table in load(path):
+        for table in load_tables(path):
             curves = table.curves
             seconds = min(curve.seconds for curve in curves) if table.own_mode else None
             found = [inside(curves, share, seconds, seeds=2 if short else SEEDS) for share in SHARES]

@@ -29,7 +29,7 @@ def one_gpu(settings: Settings) -> Devices:
 
 def on_a_core(*about: Any) -> TrialEnvironment:
     """As it was made, but for the device."""
-    made = assembly.make_place(*about)
+    made = assembly.make_trial_environment(*about)
     tokens = dict.fromkeys(made.evaluation_tokens, EVALUATION_TOKENS)
     return dataclasses.replace(made, device="cpu", memory_limit=None, evaluation_tokens=tokens)
 

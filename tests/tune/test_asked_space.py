@@ -25,10 +25,10 @@ from tests.tune.test_registry import CORE
 from tune import cli
 from tune.assembly import make_engine
 from tune.errors import UserError
-from tune.own_loop import another_loop, loop_of
+from tune.own_loop import loop_change_warnings, loop_of
 from tune.own_space import choice, floats, integers
 from tune.search.suggest import Suggester
-from tune.search_context import SearchContext, survey
+from tune.search_context import SearchContext, make_search_context
 from tune.search_space import CENTRE, Config, Dimension
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices
@@ -58,7 +58,7 @@ def surveyed(here: Path) -> Callable[..., SearchContext]:
 
     def made(**asked: Any) -> SearchContext:
         texts = {"text_corpus": here / "text.txt", "translation_corpus": here / "pairs.txt"}
-        return survey(Settings(**{"budget": "1h", **texts, **asked}), CORE)
+        return make_search_context(Settings(**{"budget": "1h", **texts, **asked}), CORE)
 
     return made
 
@@ -226,7 +226,7 @@ def test_a_recipe_counts_the_device_seconds_that_one_trial_can_have(here: Path, 
         devices = replace(CORE, count=8, cores=64, cores_each=share, prices=NOMINAL[kind])
         devices = replace(devices, kind="cuda", memory_bytes=10**11) if "trials_per_gpu" in asked else devices
         settings = Settings(budget="8h", families="nanogpt", text_corpus=here / "text.txt", **asked)
-        (found,) = survey(settings, devices).recipes.values()
+        (found,) = make_search_context(settings, devices).recipes.values()
         return found.weights * found.tokens / found.flops
 
     of_one = {"devices": 8, "oversubscribe": True}
@@ -340,9 +340,9 @@ def test_a_study_that_goes_on_in_another_file_says_so(here: Path) -> None:
     original = Settings(budget="1h", **LOOP)
     with Journal(None, new=True) as journal:
         journal.note(settings=original.stored())
-        assert not [*another_loop(original, journal)]
+        assert not [*loop_change_warnings(original, journal)]
         Path("other.py").write_text("print()")
-        (line,) = another_loop(replace(original, train="other.py"), journal)
+        (line,) = loop_change_warnings(replace(original, train="other.py"), journal)
     assert str(original.train) in line and line.endswith("other.py")
 
 

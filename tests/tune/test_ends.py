@@ -21,7 +21,7 @@ from tune import cli, search_context, study
 from tune.flags import Command, Flags
 from tune.search.engine import Engine
 from tune.settings import Settings
-from tune.signals import ended_in_order
+from tune.signals import catch_stop_signals
 
 pytestmark = pytest.mark.usefixtures("text")
 PATIENCE = 600.0
@@ -177,11 +177,11 @@ def test_that_its_terminal_is_gone_a_process_is_told_twice_and_nohup_lets_it_ign
     """By the system, and by a shell."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with ended_in_order() as told:
+        with catch_stop_signals() as told:
             signal.raise_signal(signal.SIGHUP)
             assert told.name is None
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        with pytest.raises(KeyboardInterrupt, match="SIGTERM"), ended_in_order() as told:
+        with pytest.raises(KeyboardInterrupt, match="SIGTERM"), catch_stop_signals() as told:
             signal.raise_signal(signal.SIGHUP)
             signal.raise_signal(signal.SIGHUP)
             assert told.name == "SIGHUP"

@@ -25,10 +25,10 @@ from tune.display.console import budget_line
 from tune.registry import register
 from tune.reports import Report
 from tune.search.engine import Engine
-from tune.search_context import survey
+from tune.search_context import make_search_context
 from tune.settings import Settings
 from tune.study import Outcome
-from tune.winners import last_lines, why_none
+from tune.winners import last_lines, no_winner_reason
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 RAISED = "error: its loss raised ValueError: expected {} (mine.py:12)"
@@ -69,7 +69,7 @@ def test_a_family_that_cannot_learn_is_refused_in_one_line_before_anything_is_ch
     register("made")(type("Made", (Bigrams,), changes))
     settings = Settings(budget="1h", families="made", text_corpus=text, out=tmp_path / "study")
     with pytest.raises(ValueError, match=f"^--families: 'made': {said}[^\n]*: mend it; nothing was spent$"):
-        survey(settings, CORE)
+        make_search_context(settings, CORE)
     assert not (tmp_path / "study").exists()
 
 
@@ -88,7 +88,7 @@ def test_what_set_would_not_change_is_refused_and_a_study_that_has_it_goes_on(
     settings = Settings(budget="1h", families=families, set=given)
     name = given.partition("=")[0]
     with pytest.raises(ValueError, match=f"^--set: '{name}' changes nothing of {families.replace(',', ' or ')}: leave"):
-        survey(settings, CORE)
+        make_search_context(settings, CORE)
     (tmp_path / "study.json").write_text(json.dumps({"settings": settings.stored()}))
     assert Settings.of_study(tmp_path).set == settings.set
 
@@ -103,7 +103,7 @@ def test_what_set_would_not_change_is_refused_and_a_study_that_has_it_goes_on(
 )
 def test_what_no_family_reads_or_has_is_refused(idle: dict[str, Any], said: str, text: Path) -> None:
     with pytest.raises(ValueError, match=f"^{said}: leave it out$"):
-        survey(Settings(budget="1h", families="nanogpt", text_corpus=text, **idle), CORE)
+        make_search_context(Settings(budget="1h", families="nanogpt", text_corpus=text, **idle), CORE)
 
 
 def test_a_family_that_learns_is_tried_on_two_rows_and_changes_no_random_number(text: Path) -> None:
@@ -115,14 +115,14 @@ def test_a_family_that_learns_is_tried_on_two_rows_and_changes_no_random_number(
 
     register("made")(type("Made", (Bigrams,), {"loss": seen}))
     before = torch.get_rng_state()
-    survey(Settings(budget="1h", families="made", text_corpus=text), CORE)
+    make_search_context(Settings(budget="1h", families="made", text_corpus=text), CORE)
     assert rows == [2] and torch.equal(before, torch.get_rng_state())
 
 
 def test_a_fault_of_a_family_of_ours_keeps_its_traceback(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(FAMILIES["nanogpt"]), "losses", raising)
     with pytest.raises(ArithmeticError, match="flux"):
-        survey(Settings(budget="1h", families="nanogpt", text_corpus=text), CORE)
+        make_search_context(Settings(budget="1h", families="nanogpt", text_corpus=text), CORE)
 
 
 @pytest.mark.parametrize("slots", [1, 8])
@@ -239,7 +239,7 @@ def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_
     for trial, reason in {"t001": "diverged", "t002": "error: x: a", "t003": "error: b", "t004": "error: x: a"}.items():
         row = {"trial": trial, "family": "loop", "config": "{}", "state": "failed", "reason": reason}
         world.journal.insert("trials", row | {"created": 0.0})
-    assert "; see output/t002.txt, mend that" in why_none(world.journal, "loop")
+    assert "; see output/t002.txt, mend that" in no_winner_reason(world.journal, "loop")
 
 
 @pytest.mark.parametrize(
@@ -289,10 +289,10 @@ def test_a_memory_limit_above_the_machine_s_memory_is_bounded_in_one_line(
 ) -> None:
     monkeypatch.setattr(context_file, "machine_bytes", lambda: 16_000_000_000)
     asked = Settings(budget="1h", families="nanogpt", text_corpus=text, memory_limit="99999999999GB")
-    found = survey(asked, CORE)
-    assert found.held_to == found.memories["nanogpt"].limit == 16_000_000_000
+    found = make_search_context(asked, CORE)
+    assert found.trial_memory_limit == found.memories["nanogpt"].limit == 16_000_000_000
     assert found.notes == ["--memory-limit: 99999999999GB is more than a machine has: its 16GB count"]
-    assert survey(replace(asked, memory_limit="8GB"), CORE).notes == []
+    assert make_search_context(replace(asked, memory_limit="8GB"), CORE).notes == []
     with pytest.raises(ValueError, match=r"^--memory-limit: '999999999'\.\.\. is more memory than there is[^\n]*$"):
         replace(asked, memory_limit=f"{'9' * 400}GB")
 

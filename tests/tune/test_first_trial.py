@@ -21,7 +21,7 @@ from tune.settings import Settings
 
 called = []
 model.data.toy_corpus.PAIRS = 6000
-tune.study.own_ray = lambda context: nullcontext()
+tune.study.start_local_ray = lambda context: nullcontext()
 tune.study.run_trials = lambda *given, **named: called.extend(given)
 out = Path(sys.argv[1], "study")
 tune.study.run(Settings(budget=240.0, translation_corpus="builtin", text_corpus="builtin", out=out))

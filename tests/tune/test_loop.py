@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from tune import loop
-from tune.loop import Lease, Over, Terms, best, newest, read
-from tune.reports import KEPT_BACK
+from tune.loop import Lease, StopLoop, Terms, best_checkpoint, newest_checkpoint, read_record
+from tune.reports import LEASE_RESERVE_FACTOR
 from tune.trainers import hugging_face, lightning, resumed
 
 
@@ -39,12 +39,12 @@ class World:
 
     def holds(self, steps: int, metric: str) -> None:
         """This process works on the next lease, which is for so many steps."""
-        loop.hold(self.again(steps=steps, metric=metric))
+        loop.set_current_lease(self.again(steps=steps, metric=metric))
 
     def goes_on_from(self, steps: int) -> None:
         """It ended there, and goes on from there."""
         assert self.heard[-1]["ended"] == "rung" and self.heard[-1]["steps"] == steps and not self.heard[-1]["lost"]
-        kept = newest(Path(self.terms["folder"]))
+        kept = newest_checkpoint(Path(self.terms["folder"]))
         assert kept is not None and kept.name.endswith(f"{steps}")
 
     def report(self, loss: Any, after: float = 1.0, step: int | None = None, save: Any = None, **more: Any) -> None:
@@ -65,7 +65,7 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture
 def held(world: World) -> Iterator[World]:
     yield world
-    loop.hold(None)
+    loop.set_current_lease(None)
 
 
 def test_outside_of_a_search_it_trains_as_ever(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_lease_ends_at_the_report_that_reaches_its_goal_and_the_next_one_goes_
         assert not world.lease.done()
         world.report(5.0 - step / 10, step=step, save=saving(step))
     assert world.lease.done() and world.heard[-1]["ended"] == "rung" and world.heard[-1]["lost"] == 0
-    with pytest.raises(Over):
+    with pytest.raises(StopLoop):
         world.report(1.0)
     lease = world.again(steps=50)
     assert lease.checkpoint is not None and json.loads((lease.checkpoint / "state.json").read_text()) == 30
@@ -100,7 +100,7 @@ def test_so_much_of_a_lease_is_kept_back_that_another_report_as_late_as_any_fits
                 break
         assert lease.done() and world.heard[-1]["ended"] == "lease"
         left = 40.0 - world.now
-        assert 0 <= left < KEPT_BACK * (max(gaps) + 1), "it neither outstays it nor leaves it unused"
+        assert 0 <= left < LEASE_RESERVE_FACTOR * (max(gaps) + 1), "it neither outstays it nor leaves it unused"
 
 
 def test_on_a_last_segment_it_trains_as_long_as_the_lease_lets_it(world: World) -> None:
@@ -125,7 +125,7 @@ def test_a_loop_has_an_end_of_its_own_where_its_life_is_over_or_it_returns(world
     world.report(0.5, step=30, save=saving(30))
     world.lease.returned()
     assert world.heard[-1]["ended"] == "returned" and world.heard[-1]["lost"] == 0
-    assert newest(Path(world.terms["folder"])).name.endswith("30")  # type: ignore[union-attr]
+    assert newest_checkpoint(Path(world.terms["folder"])).name.endswith("30")  # type: ignore[union-attr]
 
 
 def test_who_returns_without_a_word_is_told_so(world: World) -> None:
@@ -184,7 +184,7 @@ def test_where_what_it_would_save_is_gone_when_it_returned_the_last_checkpoint_s
     world.lease.returned()
     said = world.heard[-1]
     assert (said["ended"], said["best"], said["lost"]) == ("returned", 2.0, 1)
-    assert read(Path(said["checkpoint"])).steps == 1
+    assert read_record(Path(said["checkpoint"])).steps == 1
 
 
 def test_a_save_that_is_wrong_and_never_worked_fails_the_trial_that_returned(world: World) -> None:
@@ -243,18 +243,22 @@ def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World
     for step in range(1, 1000):
         world.report(abs(step - 500.0), step=step, save=save)
     assert 0.5 * len(saved) <= 0.021 * world.now, "of a second's save in a lease"
-    found = {read(path).steps: read(path).loss for path in (newest(folder), best(folder)) if path}
+    found = {
+        read_record(path).steps: read_record(path).loss
+        for path in (newest_checkpoint(folder), best_checkpoint(folder))
+        if path
+    }
     assert min(found.values()) < 30 and max(found) > 900 and len(list(folder.iterdir())) <= 2
 
     def broken(place: Path) -> None:
         (place / "half").write_text("")
         raise OSError("no space")
 
-    before = newest(folder)
+    before = newest_checkpoint(folder)
     world.again(steps=1000)
     with pytest.raises(OSError, match="no space"):
         world.report(1.0, step=1000, save=broken)
-    assert newest(folder) == before and not list(folder.glob("*.new"))
+    assert newest_checkpoint(folder) == before and not list(folder.glob("*.new"))
 
 
 def test_a_loop_that_offers_to_save_at_some_reports_alone_loses_no_more_than_since_the_last(world: World) -> None:
@@ -262,7 +266,7 @@ def test_a_loop_that_offers_to_save_at_some_reports_alone_loses_no_more_than_sin
     for step in range(1, 56):
         world.report(1.0, after=1.0, step=step, save=saving(step) if step % 10 == 0 else None)
     world.again(ends=world.now + 10.0)
-    assert world.lease.checkpoint is not None and read(world.lease.checkpoint).steps == 50
+    assert world.lease.checkpoint is not None and read_record(world.lease.checkpoint).steps == 50
 
 
 def test_a_kill_in_the_midst_of_saving_a_step_again_leaves_the_checkpoint_that_there_was(
@@ -277,10 +281,10 @@ def test_a_kill_in_the_midst_of_saving_a_step_again_leaves_the_checkpoint_that_t
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "replace", killed)
         world.lease.report({"loss": 1.0}, 1, saving(2), always=True)
-    assert newest(Path(world.terms["folder"])) == first
+    assert newest_checkpoint(Path(world.terms["folder"])) == first
     for value in range(3, 15):
         world.lease.report({"loss": 1.0}, 1, saving(value), always=True)
-        assert world.lease.checkpoint == newest(Path(world.terms["folder"])) != first
+        assert world.lease.checkpoint == newest_checkpoint(Path(world.terms["folder"])) != first
         assert json.loads((world.lease.checkpoint / "state.json").read_text()) == value
 
 
@@ -320,7 +324,7 @@ def test_nothing_of_a_checkpoint_that_was_there_before_is_part_of_one(world: Wor
 def test_a_trial_that_goes_on_keeps_back_as_much_as_it_ever_needed_for_a_report(world: World) -> None:
     world.again(steps=1)
     world.report(1.0, after=8.0, save=saving(1))
-    world.again(ends=world.now + 1.0 + KEPT_BACK * 8.0)
+    world.again(ends=world.now + 1.0 + LEASE_RESERVE_FACTOR * 8.0)
     world.report(1.0, after=1.0)
     assert world.lease.done() and world.heard[-1]["ended"] == "lease"
 
@@ -354,7 +358,7 @@ def test_what_another_trials_checkpoint_took_shortens_no_lease_of_one_that_knows
     world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
     while not world.lease.done():
         world.report(1.0, after=0.5, save=save)
-    assert world.now > ends - KEPT_BACK * (9.0 + 1.0)
+    assert world.now > ends - LEASE_RESERVE_FACTOR * (9.0 + 1.0)
 
 
 def test_a_checkpoint_that_was_held_up_shortens_no_other_lease(world: World) -> None:
@@ -371,11 +375,11 @@ def test_a_strangers_damaged_record_is_no_checkpoint(world: World) -> None:
     no_price = '{"steps": 1, "save_seconds": null}'
     for text in (no_price, "", "[]", '{"steps": "many"}', '{"steps": -1}', '{"other": 1}', "[" * 10_000):
         (folder / "step-000000000001" / loop.RECORD).write_text(text)
-        assert newest(folder) is None and world.again().checkpoint is None
+        assert newest_checkpoint(folder) is None and world.again().checkpoint is None
 
 
 def test_a_space_that_varies_what_a_script_has_not_is_told_in_one_line(held: World) -> None:
-    loop.hold(held.lease)
+    loop.set_current_lease(held.lease)
     assert loop.config(width=1, rate=2) == {"width": 4, "rate": 2}
     with pytest.raises(ValueError, match=r"^config: the space varies 'width', which has no default here: write wi"):
         loop.config(rate=2)

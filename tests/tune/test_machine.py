@@ -16,7 +16,7 @@ import pytest
 
 from tune import machine
 from tune.errors import UserError
-from tune.machine import LONGEST, PREFIX, core_count, kept_for_good, private_folder
+from tune.machine import LONGEST, PREFIX, core_count, excluded_from_gc, private_folder
 
 HOLD = "from tune.machine import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
 
@@ -83,7 +83,7 @@ def test_sockets_have_room_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux takes 107 bytes; where the usual place has too long a name it is /tmp."""
     for name in (LONGEST, LONGEST + 1):
         monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (name - 1))
-        folder = machine.place() / f"{PREFIX}12345678"
+        folder = machine.temp_root() / f"{PREFIX}12345678"
         session = "session_2026-01-01_00-00-00_000000_1234567"
         assert len(str(folder / "ray" / session / "sockets" / "plasma_store")) <= 107
         assert (folder.parent == Path("/tmp")) == (name > LONGEST)
@@ -97,8 +97,8 @@ def test_a_place_that_takes_no_files_is_one_line(monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_imported_is_looked_through_for_garbage_neither_then_nor_later() -> None:
     frozen, made = gc.get_freeze_count(), []
-    with kept_for_good():
-        with kept_for_good():
+    with excluded_from_gc():
+        with excluded_from_gc():
             made.append([])
         assert not gc.isenabled() and gc.get_freeze_count() <= frozen, "some may be gone, as what other threads held"
         made.append([])

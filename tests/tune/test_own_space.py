@@ -17,7 +17,7 @@ from tune.own_space import (
     floats,
     integers,
     loguniform,
-    made_space,
+    make_space,
     parse_first,
     parse_range,
     parse_space,
@@ -37,9 +37,9 @@ GIVEN = {
     "layers": integers(2, 8),
     "width": integers(8, 512, log=True),
 }
-SPACE = OwnSpace(given=made_space(GIVEN))
+SPACE = OwnSpace(given=make_space(GIVEN))
 FEW = OwnSpace(
-    given=made_space({"a": [1, 2], "b": choice("x", "y", when={"a": 1}), "c": choice(0.5, 1.5, when={"b": "x"})})
+    given=make_space({"a": [1, 2], "b": choice("x", "y", when={"a": 1}), "c": choice(0.5, 1.5, when={"b": "x"})})
 )
 
 
@@ -91,11 +91,11 @@ def test_a_space_with_an_end_is_counted_and_used_up() -> None:
 @pytest.mark.parametrize("search", ["random", "tpe"])
 def test_a_range_of_fractions_ends_too_and_what_is_used_up_leaves_the_rest(search: str) -> None:
     """As many as their digits tell apart; and of two kinds the one that is worse and has more of them."""
-    narrow = OwnSpace(given=made_space({"beta": floats(0.999, 0.9999)}))
+    narrow = OwnSpace(given=make_space({"beta": floats(0.999, 0.9999)}))
     suggester = Suggester(narrow, seed=0, search=search, prior=lambda config: NO_FAVOUR)
     found = [suggester.suggest(f"t{number}") for number in range(10)]
     assert not suggester.more and sorted(map(label, found)) == sorted(map(label, narrow.configs()))
-    two = OwnSpace(given=made_space({"kind": choice("a", "b"), "rate": floats(0.5, 0.99, when={"kind": "b"})}))
+    two = OwnSpace(given=make_space({"kind": choice("a", "b"), "rate": floats(0.5, 0.99, when={"kind": "b"})}))
     suggester = Suggester(two, seed=0, search=search, prior=lambda config: NO_FAVOUR)
     for number in range(40):
         config = suggester.suggest(f"t{number}")
@@ -154,7 +154,7 @@ def test_ray_tunes_domains_are_taken_as_they_are_or_refused_in_one_line() -> Non
         "rate": ray.tune.loguniform(1e-4, 1e-2), "drop": ray.tune.uniform(0, 1), "layers": ray.tune.randint(2, 4),
         "width": ray.tune.qrandint(64, 256, 64), "kind": ray.tune.choice(["a", 1]), "seen": ray.tune.lograndint(2, 512),
     }  # fmt: skip
-    space = OwnSpace(given=made_space(given)).given
+    space = OwnSpace(given=make_space(given)).given
     for name, each in given.items():
         assert all(each.is_valid(space[name].draw(rng)) for _ in range(100)), name
     assert space["rate"].log and not space["drop"].whole and (space["seen"].log, space["seen"].whole) == (True, True)
@@ -163,7 +163,7 @@ def test_ray_tunes_domains_are_taken_as_they_are_or_refused_in_one_line() -> Non
     odd: Any
     for odd in (ray.tune.randn(0, 1), ray.tune.sample_from(lambda: 1), ray.tune.qloguniform(1e-2, 1.0, 1e-2)):
         with pytest.raises(UserError, match=r"^'rate' has [^\n]*: write [^\n]*$"):
-            made_space({"rate": odd})
+            make_space({"rate": odd})
 
 
 def test_optunas_distributions_are_taken_as_they_are() -> None:
@@ -173,7 +173,7 @@ def test_optunas_distributions_are_taken_as_they_are() -> None:
         "layers": IntDistribution(2, 8), "width": IntDistribution(64, 256, step=64),
         "kind": CategoricalDistribution(["a", 1]),
     }  # fmt: skip
-    space = OwnSpace(given=made_space(given))
+    space = OwnSpace(given=make_space(given))
     for _ in range(100):
         for name, value in space.sample(rng).items():
             assert given[name]._contains(given[name].to_internal_repr(value))

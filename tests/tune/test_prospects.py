@@ -14,11 +14,11 @@ from tests.tune.test_registry import CORE
 from tune import cli
 from tune.assembly import make_engine
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.prospects import favour_of, note_prospects, prospects, standing
+from tune.prospects import favour_of, note_prospects, prospects, restore_policies
 from tune.recipe import Recipe
 from tune.search.resume import close_what_a_kill_left_open, spent
 from tune.search.suggest import Suggester
-from tune.search_context import survey
+from tune.search_context import make_search_context
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 from tune.store.journal import Journal
@@ -69,7 +69,7 @@ def asked(world: World, **changes: Any) -> Settings:
 def test_it_knows_what_the_search_knew_whether_that_is_over_runs_or_was_killed(study: Study, reports: float) -> None:
     world = study(reports)
     with Journal.copied(world.journal.folder) as journal:
-        found = standing(journal, asked(world), world.journal.folder, slots=2, share=1.0)
+        found = restore_policies(journal, asked(world), world.journal.folder, slots=2, share=1.0)
     for name, family in world.families.items():
         assert found[name].state() == family.policy.state()
 
@@ -78,7 +78,7 @@ def test_it_knows_what_the_search_knew_whether_that_is_over_runs_or_was_killed(s
 def test_who_is_promising_before_anything_is_known_is_so_in_a_plan_too(tmp_path: Path, more: dict[str, str]) -> None:
     (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 30_000)
     settings = Settings(budget="4h", families="nanogpt", **more, text_corpus=tmp_path / "text.txt")
-    context = survey(settings, replace(CORE, precisions=("fp32", "bf16")))
+    context = make_search_context(settings, replace(CORE, precisions=("fp32", "bf16")))
     (tmp_path / "study").mkdir()
     with Journal(tmp_path / "study", new=True) as journal:
         journal.note(**context.facts())

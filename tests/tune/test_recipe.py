@@ -35,7 +35,7 @@ from tune.search.engine import Engine
 from tune.search.forecast import Progress
 from tune.search.policy import BudgetLeft, Finish, Promote
 from tune.search.successive_halving import SuccessiveHalving
-from tune.search_context import DEAREST_SHARE, measured_prices, survey
+from tune.search_context import DEAREST_SHARE, make_search_context, measured_prices
 from tune.search_context import LEAST_STEPS as LEAST_TIMED
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
 from tune.settings import Settings
@@ -190,14 +190,14 @@ def test_to_measure_prices_takes_little_of_the_cap_however_large_models_are(
     timed: list[Config] = []
     monkeypatch.setattr("tune.search_context.step_seconds", lambda config, *_, **__: timed.append(config) or [1.0])
     settings = Settings(budget=budget, families="nanogpt", text_corpus=text, range={"d_model": str(d_model)})
-    context = survey(settings, CORE)
+    context = make_search_context(settings, CORE)
     (config,) = timed
     assert config.d_model == measured and context.probed == 1.0
     seconds = FAMILIES["nanogpt"].step_flops(config, context.data["nanogpt"]) / NOMINAL["cpu"].flops
     assert LEAST_TIMED * seconds <= DEAREST_SHARE * budget
     with pytest.raises(UserError, match=r"^--families: 'nanogpt' with d_model \d+, 4 layers: .* smaller ones$"):
         monkeypatch.setattr("tune.search_context.dry_batch", lambda *_: (_ for _ in ()).throw(MemoryError()))
-        survey(settings, CORE)
+        make_search_context(settings, CORE)
 
 
 @pytest.mark.parametrize("d_model", [256, 1024, 4096])
@@ -208,7 +208,7 @@ def test_nor_does_it_on_a_gpu_where_small_steps_and_full_ones_are_measured(
     monkeypatch.setattr("tune.search_context.step_seconds", lambda config, *_, **__: timed.append(config) or [1.0])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     settings = Settings(budget=20.0, families="nanogpt", text_corpus=text)
-    data = survey(settings, CORE).data["nanogpt"]
+    data = make_search_context(settings, CORE).data["nanogpt"]
     settings = replace(settings, range={"d_model": str(d_model)})
     space = settings.space_of("nanogpt", CORE.precisions)
     timed.clear()
@@ -227,7 +227,7 @@ def asked(text: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def started(settings: Settings, folder: Path) -> tuple[Engine, Journal]:
     """The engine of a search on a core, and its journal, with its facts written down."""
-    context = survey(settings, CORE)
+    context = make_search_context(settings, CORE)
     folder.mkdir(exist_ok=True)
     (folder / "study.json").write_text(json.dumps(context.facts()))
     journal = Journal(folder, new=settings.resume is None)
@@ -265,21 +265,21 @@ def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
     before = json.loads((study / "study.json").read_text())
     monkeypatch.setattr("tune.search_context.measured_prices", lambda *_: pytest.fail("measured again"))
     monkeypatch.setattr("tune.recipe.CONTEXTS", {512: 1.0})
-    context = survey(Settings.of_study(study, budget="9h"), CORE)
+    context = make_search_context(Settings.of_study(study, budget="9h"), CORE)
     assert json.loads(json.dumps(context.facts()["recipes"])) == before["recipes"] and context.probed == 0
     config = context.config("nanogpt", {"d_model": 64, "learning_rate": 0.001})
     assert (config.weight_decay, config.learning_rate) == (0.25, 0.001) and config.context < 512
     for damage in ({"nanogpt": {}}, {"nanogpt": 3}, [], None):
         (study / "study.json").write_text(json.dumps({**before, "recipes": damage}))
         with pytest.raises(ValueError, match=r"^--resume: [^\n]*damaged[^\n]*$"):
-            survey(Settings.of_study(study), CORE)
+            make_search_context(Settings.of_study(study), CORE)
 
 
 def test_what_earlier_studies_suggest_is_no_larger_than_the_text_allows(
     asked: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tune.search_context.suggested_model_size", lambda *_: 1e12)
-    context = survey(asked, CORE)
+    context = make_search_context(asked, CORE)
     tokens = context.data["nanogpt"].training_tokens
     assert context.recipes["nanogpt"].weights == most_weights("nanogpt", tokens)
 
@@ -290,7 +290,7 @@ def test_the_default_is_past_its_warm_up_after_rung_0_by_what_was_measured_where
     recipes = []
     for flops in (0.75 * 2.0**34, 1.4 * 2.0**34):
         monkeypatch.setattr("tune.search_context.measured_prices", lambda *_, of=flops: (StepPrices(flops=of), 1.0))
-        context = survey(asked, CORE)
+        context = make_search_context(asked, CORE)
         default = context.config("nanogpt", context.spaces["nanogpt"].default())
         step = FAMILIES["nanogpt"].step_flops(default, context.data["nanogpt"]) / flops
         assert shortest_rung(context, "nanogpt") == pytest.approx(default.warm_up_steps * step)
@@ -301,7 +301,9 @@ def test_the_default_is_past_its_warm_up_after_rung_0_by_what_was_measured_where
 @pytest.mark.parametrize("given", ["", "context=16,32,64", "context=32..128", "batch_tokens=192,384"])
 def test_contexts_that_vary_divide_the_window_on_which_all_are_judged(asked: Settings, given: str) -> None:
     """As do batches and rates beside them; what memory and prices ask of a point is of its own context."""
-    context = survey(replace(asked, vary=("context", "batch_tokens"), set={"context": 64}, range=given or {}), CORE)
+    context = make_search_context(
+        replace(asked, vary=("context", "batch_tokens"), set={"context": 64}, range=given or {}), CORE
+    )
     space, data = context.spaces["nanogpt"], context.data["nanogpt"]
     points = {space.default()["context"]: space.default()}
     for point in space.configs():
@@ -317,7 +319,7 @@ def test_contexts_that_vary_divide_the_window_on_which_all_are_judged(asked: Set
     lengths = sorted(configs)
     flops = [context.memories["nanogpt"].predicted({**points[lengths[0]], "context": length}, 1) for length in lengths]
     assert flops == sorted(set(flops))
-    plain = survey(asked, CORE)
+    plain = make_search_context(asked, CORE)
     assert plain.config("nanogpt", plain.spaces["nanogpt"].default()).evaluation_window is None
 
 
@@ -334,7 +336,7 @@ def test_contexts_that_were_asked_for_and_cannot_be_judged_alike_are_refused(
     asked: Settings, given: str, said: str
 ) -> None:
     with pytest.raises(ValueError, match=rf"^--range: {said}[^\n]*: write context=16,32,64,128$"):
-        survey(replace(asked, vary=("context",), set={"context": 64}, range=given), CORE)
+        make_search_context(replace(asked, vary=("context",), set={"context": 64}, range=given), CORE)
 
 
 def test_measuring_is_charged_to_the_cap_before_anything_else_runs(asked: Settings, tmp_path: Path) -> None:

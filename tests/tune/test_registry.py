@@ -28,8 +28,8 @@ from tune import cli, errors
 from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.errors import UserError
-from tune.registry import register, travelling
-from tune.search_context import first_configs, survey
+from tune.registry import pickle_families_by_value, register
+from tune.search_context import first_configs, make_search_context
 from tune.search_space import SPACES, Space
 from tune.settings import Settings
 
@@ -90,7 +90,7 @@ def test_a_value_of_many_digits_is_one_to_fix_and_to_try_first() -> None:
 def test_its_own_values_are_not_those_that_vary_frees_for_others(text: Path) -> None:
     register("made")(made(space={"width": (4, 8), "learning_rate": (1e-3, 1e-2)}))
     settings = Settings(budget="1h", families="made,nanogpt", vary="learning_rate", text_corpus=text)
-    spaces = survey(settings, CORE).spaces
+    spaces = make_search_context(settings, CORE).spaces
     assert spaces["made"].dimensions["learning_rate"] == (1e-3, 1e-2)
     assert len(spaces["nanogpt"].dimensions["learning_rate"]) == 5
 
@@ -112,7 +112,9 @@ def test_its_code_goes_along_to_where_its_module_is_not(tmp_path: Path, monkeypa
 
     register("far")(far_away.Far)
     line, end = FORKING.Pipe()
-    FORKING.Process(target=elsewhere, args=(ray.cloudpickle.dumps(travelling()), end), daemon=True).start()
+    FORKING.Process(
+        target=elsewhere, args=(ray.cloudpickle.dumps(pickle_families_by_value()), end), daemon=True
+    ).start()
     end.close()
     assert line.recv() == ({"width": (4, 8)}, False)
 
@@ -244,10 +246,12 @@ def test_a_script_of_ours_is_called_as_it_was(
     monkeypatch.setattr(errors, "ROOT", root)
     monkeypatch.setattr(sys, "argv", [argv.format(root=root, name=root.name)])
     monkeypatch.chdir(tmp_path / "here")
-    assert errors.called("tune/run.py") == said.format(root=root, name=root.name)
+    assert errors.script_command("tune/run.py") == said.format(root=root, name=root.name)
     monkeypatch.chdir(root)
-    assert errors.called("tune/run.py") == ("ration run" if argv == "ration" else "python tune/run.py")
-    assert errors.called("analysis/rank.py") == ("ration rank" if argv == "ration" else "python analysis/rank.py")
+    assert errors.script_command("tune/run.py") == ("ration run" if argv == "ration" else "python tune/run.py")
+    assert errors.script_command("analysis/rank.py") == (
+        "ration rank" if argv == "ration" else "python analysis/rank.py"
+    )
 
 
 @pytest.mark.parametrize("hidden_by", ["model.py", "model/__init__.py"])

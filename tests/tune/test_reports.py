@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from tests.tune.search.world import LIMIT, World
-from tune.reports import LOOKS, SPLITS, TIE, Evaluation, Lowest, Report, from_row, journal_row, merge, to_row
+from tune.reports import SPLITS, TIE, TURN_WINDOW, Evaluation, LossTracker, Report, from_row, journal_row, merge, to_row
 from tune.search.engine import Engine
 from tune.search.resume import events
 from tune.search.state import AgreedTerms
@@ -131,14 +131,14 @@ def test_a_study_that_goes_on_hears_the_same_reports(tmp_path: Path, seed: int) 
 
 @pytest.mark.parametrize(("last", "turned"), [(1.48, True), (1.5, False)])
 def test_a_loss_has_turned_only_where_that_of_the_steps_has_fallen_since_its_best(last: float, turned: bool) -> None:
-    lowest = Lowest()
+    lowest = LossTracker()
     for loss, training in ((1.1, 1.6), (1.0, 1.501), (1.04, 1.499), (1.05, last)):
         lowest.add(loss, training)
     assert lowest.turned is turned
 
 
 def test_a_loss_is_above_its_lowest_as_of_the_latest_and_only_by_more_than_noise() -> None:
-    lowest = Lowest()
+    lowest = LossTracker()
     for loss, above in ((1.0, False), (1.0 + TIE / 2, False), (1.0 + 2 * TIE, True), (1.0, False), (0.9, False)):
         lowest.add(loss)
         assert lowest.above is above
@@ -154,7 +154,7 @@ def test_the_weights_that_are_kept_are_the_better_ones_of_those_that_were_measur
 
 
 def test_what_was_before_dropout_had_begun_is_nothing_that_a_loss_has_risen_from() -> None:
-    lowest = Lowest()
+    lowest = LossTracker()
     for loss in (1.1, 1.0, 1.05):
         lowest.add(loss)
         lowest.forget()
@@ -164,14 +164,16 @@ def test_what_was_before_dropout_had_begun_is_nothing_that_a_loss_has_risen_from
         assert not lowest.turned and lowest.above
 
 
-@pytest.mark.parametrize(("turns", "rise", "soon"), [(None, 0, 0), (12, 0.01, 2 * LOOKS), (12, 0.04, LOOKS)])
+@pytest.mark.parametrize(
+    ("turns", "rise", "soon"), [(None, 0, 0), (12, 0.01, 2 * TURN_WINDOW), (12, 0.04, TURN_WINDOW)]
+)
 def test_a_loss_that_falls_by_less_than_a_look_is_off_has_not_turned_and_one_that_rises_soon_has(
     turns: int | None, rise: float, soon: int
 ) -> None:
     """In 95 of 100; the sooner, the more it rises."""
     chance, late = random.Random(0), 0
     for _ in range(100):
-        lowest, seen = Lowest(), 0
+        lowest, seen = LossTracker(), 0
         while seen < 20 and not lowest.turned:
             above = -0.005 * seen if turns is None else rise * abs(seen - turns)
             lowest.add(1 + above + chance.gauss(0, 0.008))

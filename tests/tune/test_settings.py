@@ -16,8 +16,8 @@ import pytest
 
 from tune import cli
 from tune.flags import families_text, flag_words, parse_families
-from tune.own_space import made_space
-from tune.settings import OF_A_LOOP, Settings
+from tune.own_space import make_space
+from tune.settings import LOOP_ONLY_SETTINGS, Settings
 from tune.store.journal import Journal
 from tune.units import duration_text, energy_text, money_text, parse_duration, parse_price
 
@@ -154,8 +154,8 @@ EVERYTHING = {
     "fix": {"heads": 8, "dropout": 0.1, "precision": "bf16"},
     "vary": ("learning_rate", "weight_decay"),
     "set": {"context": 256, "learning_rate": 1.23456789e-05},
-    "space": made_space({"layers": [2, 10]}),
-    "range": made_space({"d_model": {"low": 64, "high": 256}, "weight_decay": [0.05, 1e-06]}),
+    "space": make_space({"layers": [2, 10]}),
+    "range": make_space({"d_model": {"low": 64, "high": 256}, "weight_decay": [0.05, 1e-06]}),
     "at_most": 5_500_000,
     "first": ({"d_model": 128, "layers": 10}, {"dropout": 0.1}),
     "devices": 3,
@@ -191,7 +191,7 @@ def test_what_is_stored_is_as_it_is_typed_and_gives_the_same_settings_again_but_
     assert (asked.out, asked.text_corpus) == (Path.cwd() / "new", Path.cwd() / "text.txt")
     assert asked.memory_limit == EVERYTHING["memory_limit"]
     left_out = {each.name for each in fields(Settings)} - set(original.stored())
-    assert left_out == {"out", "resume", "config", "address", "plan", "load", *OF_A_LOOP, "train"}
+    assert left_out == {"out", "resume", "config", "address", "plan", "load", *LOOP_ONLY_SETTINGS, "train"}
 
 
 STRANGE = (

@@ -19,7 +19,7 @@ from tune import cli
 from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices
 from tune.display.panel import read_study_view
 from tune.flags import AUTO
-from tune.search_context import survey
+from tune.search_context import make_search_context
 from tune.settings import Settings
 from tune.step_prices import NOMINAL
 from tune.store.journal import connect
@@ -123,11 +123,11 @@ def test_a_study_that_goes_on_has_as_many_on_a_gpu_as_it_had(tmp_path: Path, mon
     settings = Settings(budget="8h", families="nanogpt", trials_per_gpu=AUTO, text_corpus=tmp_path / "text.txt")
     monkeypatch.setattr("tune.devices.MPS", tmp_path)
     gpus = replace(GPUS, prices=NOMINAL["cuda"])
-    found = survey(settings, gpus)
+    found = make_search_context(settings, gpus)
     each = found.devices.trials_each
     assert each > 1 and found.facts()["settings"]["trials_per_gpu"] == str(each)
-    assert survey(replace(settings, trials_per_gpu=each), gpus).recipes == found.recipes
-    assert survey(replace(settings, trials_per_gpu=1), gpus).recipes != found.recipes
+    assert make_search_context(replace(settings, trials_per_gpu=each), gpus).recipes == found.recipes
+    assert make_search_context(replace(settings, trials_per_gpu=1), gpus).recipes != found.recipes
 
 
 def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(
@@ -167,7 +167,7 @@ def test_cores_of_a_trial_make_fewer_slots_each_charged_for_all_of_its_cores(mon
 def test_a_gpu_that_is_cut_too_small_is_refused_by_the_flag_that_cut_it(text: Path) -> None:
     asked = Settings(budget="8h", families="nanogpt", trials_per_gpu=8, text_corpus=text)
     with pytest.raises(ValueError, match=r"^--trials-per-gpu: '8' leaves a trial \d+MB, no configuration of nanogpt"):
-        survey(asked, replace(GPUS, memory_bytes=5_000_000_000))
+        make_search_context(asked, replace(GPUS, memory_bytes=5_000_000_000))
 
 
 def test_more_trials_than_cores_are_refused_unless_oversubscribed() -> None:

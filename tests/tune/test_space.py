@@ -14,10 +14,10 @@ from tune.search_space import (
     Dimension,
     Space,
     fix_text,
-    freed,
     label,
     parse_fix,
     parse_vary,
+    recipe_field_values,
 )
 
 CPU = ("fp32", "bf16")
@@ -101,7 +101,7 @@ RECIPE = {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1}
 
 @pytest.mark.parametrize("names", ["learning_rate", "weight_decay,batch_tokens"])
 def test_what_is_freed_of_the_recipe_varies_around_its_own_value(names):
-    vary = freed(parse_vary(names), RECIPE)
+    vary = recipe_field_values(parse_vary(names), RECIPE)
     varied = space(vary=vary, fix={"dropout": 0.0, "layers": 2})
     assert varied.default() == space().default() | {"dropout": 0.0, "layers": 2} | {name: RECIPE[name] for name in vary}
     configs = list(varied.configs())
@@ -119,7 +119,7 @@ def test_what_is_freed_of_the_recipe_varies_around_its_own_value(names):
 def test_no_batch_has_fewer_rows_than_were_tried_and_contexts_are_powers_of_two_around_the_recipes(names, own):
     context, batch = own
     recipe = {**RECIPE, "context": context, "batch_tokens": batch}
-    vary = freed(parse_vary(names), recipe, longest=512)
+    vary = recipe_field_values(parse_vary(names), recipe, longest=512)
     varied = space(vary=vary, own={name: recipe[name] for name in vary}, fix={"d_model": 16, "layers": 2})
     assert varied.default().items() >= {name: recipe[name] for name in vary}.items()
     points = [{**recipe, **config} for config in varied.configs()]
@@ -139,4 +139,4 @@ def test_where_no_batch_holds_a_context_that_is_the_rule_that_is_told():
     names = ("context", "batch_tokens")
     ranges = {"batch_tokens": Dimension(values=(16, 32))}
     with pytest.raises(UserError, match="batch_tokens must be at least 3 times context"):
-        space(vary=freed(names, recipe), own={name: recipe[name] for name in names}, ranges=ranges)
+        space(vary=recipe_field_values(names, recipe), own={name: recipe[name] for name in names}, ranges=ranges)

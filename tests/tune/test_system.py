@@ -10,7 +10,7 @@ import pytest
 
 from tune import system
 from tune.store.journal import ENERGY, Journal
-from tune.system import LOOK_SECONDS, NOTED_SECONDS, PAGE, TICKS, Counter, Energy, System, nvml, rapl
+from tune.system import LOOK_SECONDS, NOTED_SECONDS, PAGE, TICKS, Counter, Energy, System, nvml_counters, rapl_counters
 
 
 def zone(root: Path, number: str, name: str, microjoules: int | str) -> Path:
@@ -26,8 +26,8 @@ def test_processors_and_their_memory_are_counted_once(tmp_path: Path) -> None:
     for number, name, joules in (("0", "package-0", 5), ("0:0", "core", 3), ("0:1", "dram", 2), ("1", "psys", 9)):
         zone(tmp_path, number, name, joules * 10**6)
     zone(tmp_path, "2", "package-1", "secret")
-    assert [(counter.read(), counter.wraps) for counter in rapl(tmp_path)] == [(5.0, 1000.0), (2.0, 1000.0)]
-    assert list(rapl(tmp_path / "nowhere")) == []
+    assert [(counter.read(), counter.wraps) for counter in rapl_counters(tmp_path)] == [(5.0, 1000.0), (2.0, 1000.0)]
+    assert list(rapl_counters(tmp_path / "nowhere")) == []
 
 
 @pytest.mark.parametrize(("visible", "joules"), [(None, [1.0, 2.0]), ("1", [2.0]), ("gpu-0", [1.0]), ("", [])])
@@ -42,7 +42,7 @@ def test_gpus_that_are_there_for_us_are_counted(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [counter.read() for counter in nvml()] == joules
+    assert [counter.read() for counter in nvml_counters()] == joules
 
 
 def test_without_a_library_or_a_gpu_there_is_nothing_and_no_word(
@@ -50,7 +50,7 @@ def test_without_a_library_or_a_gpu_there_is_nothing_and_no_word(
 ) -> None:
     for library in (None, SimpleNamespace(nvmlInit=lambda: 1 / 0)):
         monkeypatch.setitem(sys.modules, "pynvml", library)
-        assert list(nvml()) == []
+        assert list(nvml_counters()) == []
     assert capfd.readouterr() == ("", "")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tune.arithmetic import parse_expression
 from tune.errors import UserError
-from tune.published import PUBLISHED, claims_of, published_claims, read
+from tune.published import PUBLISHED, claims_of, published_claims, read_csv
 from tune.table_rules import Claims, figure, findings, speed_ups
 
 Columns = dict[str, list[str]]
@@ -180,7 +180,7 @@ def test_what_is_printed_stands_for_all_that_it_rounds() -> None:
 
 
 def test_the_published_tables_contradict_themselves_where_it_is_known() -> None:
-    found = {name: findings(read(PUBLISHED / f"{name}.csv"), claims) for name, claims in published_claims().items()}
+    found = {name: findings(read_csv(PUBLISHED / f"{name}.csv"), claims) for name, claims in published_claims().items()}
     assert len([each for each in found["ablation"] if "uniform guess" in each.rule]) == 6
     assert [each.recomputed for each in found["ablation"] if each.row == "all"] == ["65.2 h"]
     assert [each.recomputed for each in found["scaling"] if each.column == "speed_up"] == [

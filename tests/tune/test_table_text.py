@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tune.errors import UserError
-from tune.table_text import Formed, Table, escaped, in_csv, latex, markdown, on_screen
+from tune.table_text import Table, TableFlags, escaped, latex, markdown, screen_lines, to_csv
 
 TABLE = Table(
     title="50 % of a_b",
@@ -20,7 +20,7 @@ TABLE = Table(
 def test_on_a_screen_a_cell_is_whole_or_its_column_is_named(width: int) -> None:
     rows = [["1", "1,234", "a word and another", "0.25"], ["22", "5", "more", "-1.5"]]
     table = Table(title="T", columns=("#", "count", "words", "share"), rows=rows, note="some words of a note")
-    title, *lines = on_screen(table, width, first=["share"])
+    title, *lines = screen_lines(table, width, first=["share"])
     named = [line for line in lines if line.startswith("no room")]
     hidden = named[0].partition("for: ")[2].partition(" (")[0].split(", ") if named else []
     shown = " ".join(line for line in lines if line not in named).split()
@@ -38,7 +38,7 @@ def test_markdown_has_a_cell_for_each_column() -> None:
 
 
 def test_csv_is_read_back() -> None:
-    title, *lines = csv.reader(in_csv(TABLE).splitlines())
+    title, *lines = csv.reader(to_csv(TABLE).splitlines())
     assert title == [TABLE.title] and lines == [list(TABLE.columns), *map(list, TABLE.rows)]
 
 
@@ -47,7 +47,7 @@ def test_what_is_a_number_in_csv_is_one_and_all_else_is_as_it_was() -> None:
                for places in (0, 3)]  # fmt: skip
     words = ["8.0 %", "1,2", "12,34", "1,234,56", "1,000 steps", "0,123 ", "3e4", "d_model, heads", "-", ""]
     table = Table(title="", columns=["cell"], rows=[[each] for each in (*numbers, *words)])
-    _, *cells = (cell for (cell,) in csv.reader(in_csv(table).replace("\n\n", '\n""\n').splitlines()))
+    _, *cells = (cell for (cell,) in csv.reader(to_csv(table).replace("\n\n", '\n""\n').splitlines()))
     read, others = cells[: len(numbers)], cells[len(numbers) :]
     assert [float(each) for each in read] == [float(each.replace(",", "")) for each in numbers]
     assert others == words
@@ -62,11 +62,11 @@ def test_latex_has_as_many_cells_as_columns_and_no_sign_of_its_own() -> None:
 
 
 def test_one_form_at_a_time() -> None:
-    assert Formed().form is None and Formed(latex=True).form == "latex"
+    assert TableFlags().form is None and TableFlags(latex=True).form == "latex"
     with pytest.raises(UserError, match=r"^--markdown: beside --csv: "):
-        Formed(markdown=True, csv=True)
+        TableFlags(markdown=True, csv=True)
 
 
 def test_a_single_table_in_csv_begins_with_its_columns() -> None:
-    one, two = (Formed(csv=True).written([TABLE] * count) for count in (1, 2))
+    one, two = (TableFlags(csv=True).written([TABLE] * count) for count in (1, 2))
     assert one.startswith("what,") and two.startswith(TABLE.title)

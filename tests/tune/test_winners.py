@@ -27,7 +27,15 @@ from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
 from tune.study import run_study
-from tune.winners import UNCHARGED_SECONDS, Winner, last_lines, spending_lines, taken, winners, write_samples
+from tune.winners import (
+    UNCHARGED_SECONDS,
+    Winner,
+    last_lines,
+    spending_lines,
+    take_while_affordable,
+    winners,
+    write_samples,
+)
 
 
 def rows(world: World, seconds: float) -> Iterator[Sample]:
@@ -45,11 +53,11 @@ def world(tmp_path: Path) -> World:
 
 def test_no_sample_begins_that_might_not_fit(world: World) -> None:
     for seconds, price, count in ((10, 1.0, 4), (4.9, 1.0, 1), (5, 4.0, 0)):
-        items, last = taken(rows(world, 2.0), Lease(seconds, lambda: world.now), price, 4)
+        items, last = take_while_affordable(rows(world, 2.0), Lease(seconds, lambda: world.now), price, 4)
         assert len(items) == count and last == pytest.approx(2.0 if items else price)
     # what is of use as a whole only: four of 2 s each; once that is known, those to come must fit 1.5 times over
     for seconds, count in ((11.5, 4), (10.5, 1), (1, 0)):
-        items, _ = taken(rows(world, 2.0), Lease(seconds, lambda: world.now), 1.0, 4, whole=True)
+        items, _ = take_while_affordable(rows(world, 2.0), Lease(seconds, lambda: world.now), 1.0, 4, whole=True)
         assert len(items) == count
 
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tune.machine import kept_for_good
+from tune.machine import excluded_from_gc
 
-with kept_for_good():
+with excluded_from_gc():
     import ray.tune
 
 from tune.store.heartbeat import (

@@ -17,9 +17,9 @@ from typing import Any
 from tune.backend.leased import LeasedTrial, TrialEnvironment
 from tune.errors import ROOT
 from tune.load import Loop
-from tune.loop import Record, Terms, newest, output_of, read
-from tune.loop_process import BOOT, end_all
-from tune.reports import KEPT_BACK, Evaluation, Report, to_row
+from tune.loop import Record, Terms, newest_checkpoint, output_of, read_record
+from tune.loop_process import BOOT, kill_process_tree
+from tune.reports import LEASE_RESERVE_FACTOR, Evaluation, Report, to_row
 
 LOOK_SECONDS = 0.2
 """Seconds between two checks whether the trial should stop."""
@@ -159,7 +159,7 @@ class LoopTrial(LeasedTrial):
         """Wait for the loop to return, so that its process can serve again; end one that does not in time. A loop that
         dies now has reported all."""
         assert self._told is not None
-        patience = max(CLOSING_SECONDS, KEPT_BACK * self._told["gap"])
+        patience = max(CLOSING_SECONDS, LEASE_RESERVE_FACTOR * self._told["gap"])
         until = min(self._until, time.monotonic() + patience)
         with suppress(ConnectionError):
             while (left := until - time.monotonic()) > 0:
@@ -173,7 +173,7 @@ class LoopTrial(LeasedTrial):
     def _end_others(self) -> None:
         """End the loop, and what it began."""
         if self._process is not None:
-            end_all(self._process.pid)
+            kill_process_tree(self._process.pid)
 
     def _end_process(self) -> None:
         if self._process is not None:
@@ -200,8 +200,8 @@ def report_of(told: Mapping[str, Any]) -> Report:
 def forced_end_report(folder: Path, told: Mapping[str, Any] | None, lost: float) -> Report:
     """Return the report of a loop that was ended by force. told: what it told last on this lease, None for nothing;
     folder: the trial's, with what of that is kept; lost: seconds since."""
-    kept = newest(folder)
-    record = read(kept) if kept else Record()
+    kept = newest_checkpoint(folder)
+    record = read_record(kept) if kept else Record()
     ended: Mapping[str, Any] = {"ended": "lease", "checkpoint": str(kept) if kept else None, "seconds": {"lost": lost}}
     if told is None:
         steps, training = record.steps, record.training_seconds

@@ -24,7 +24,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from tune.errors import UserError, told
+from tune.errors import UserError, parse_traceback
 from tune.reports import from_row
 from tune.search.engine import HUNG, Engine
 from tune.search.resume import LONGEST_REASON, Newest
@@ -267,7 +267,7 @@ def end_process(controller: Any, process: Any) -> None:
 def failure_reason(trial: Trial) -> tuple[bool, str]:
     """Return whether a trial raised an exception, else its process died; and the reason on one short line."""
     trace = Path(trial.error_file).read_text(encoding="utf-8", errors="replace") if trial.error_file else ""
-    found = told(trace)
+    found = parse_traceback(trace)
     if found is None:
         said = [line.strip() for line in trace.splitlines()[1:] if line.strip()]
         return False, f"its process died: {said[0] if said else 'Ray lost it'}"[:LONGEST_REASON]

@@ -25,7 +25,7 @@ import ray.tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, SlotKeeper, TuneBridge
-from tune.devices import Devices, about, cores_of_trial
+from tune.devices import Devices, cores_of_trial, device_properties
 from tune.errors import ROOT, UserError
 from tune.flags import invalid
 from tune.machine import READY, private_folder
@@ -272,7 +272,7 @@ def cluster_devices(settings: Settings) -> Devices:
     no node has a trial's cores, or a node is silent."""
     kind = "cuda" if capacity("cuda") else "cpu"
     there = [node for node in nodes() if node["Resources"].get(RAY_RESOURCES[kind])]
-    told = run_on_nodes(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
+    told = run_on_nodes(there, device_properties, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
     first, *others = told.values()
     cores_each = cores_of_trial(settings, kind, capacity(kind))
     if not capacity(kind, cores_each):

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tune.machine import kept_for_good
+from tune.machine import excluded_from_gc
 
-with kept_for_good():
+with excluded_from_gc():
     import torch
 
 from model.config import Config, Data
@@ -27,7 +27,7 @@ from model.training.memory import MemoryLimit, prepare_process, ran_out
 from model.training.time_budget import CHECKPOINT_BYTES, DISK_BYTES, FIRST_SECONDS, Segment
 from model.training.train import train
 from tune.backend.leased import LeasedTrial, TrialEnvironment
-from tune.errors import refused
+from tune.errors import is_disk_error
 from tune.reports import Report, merge, to_row
 from tune.search_space import DIMENSIONS
 
@@ -79,7 +79,7 @@ class TrainingTrial(LeasedTrial):
             return {"report": json.dumps(to_row(report))}
         except Exception as error:
             self._rest()
-            if isinstance(error, OSError) and refused(error):
+            if isinstance(error, OSError) and is_disk_error(error):
                 return {"refused": [error.errno, error.strerror, error.filename]}
             if not ran_out(error):
                 raise

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 from tune.errors import UserError
 from tune.flags import Command, flag_field
-from tune.table_text import Formed
+from tune.table_text import TableFlags
 from tune.units import duration_text, parse_bytes, parse_duration
 
 SCHEDULERS = (
@@ -92,7 +92,7 @@ def _diverge(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplaySettings(Formed):
+class ReplaySettings(TableFlags):
     """Settings of one replay: every scheduler on every table, budget and number of workers, once for each seed. Times
     are seconds."""
 

@@ -16,7 +16,7 @@ import optuna
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, TrialScheduler
 
-from tune.curves.recorded import Supply
+from tune.curves.recorded import CurveSuggestions
 from tune.search.family import with_margin
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.ladder import Ladder
@@ -44,7 +44,7 @@ class Baseline(Policy):
     more = True
 
     def __init__(
-        self, *, supply: Supply, price: Callable[[str | None, int], float], unit: float, steps: float,
+        self, *, supply: CurveSuggestions, price: Callable[[str | None, int], float], unit: float, steps: float,
         step_seconds: float,
     ) -> None:  # fmt: skip
         self.supply, self._price = supply, price
@@ -416,7 +416,7 @@ class OneReport(Baseline):
         return False
 
 
-def made(scheduler: str, *, supply: Supply, **common: Any) -> Policy:
+def make_baseline(scheduler: str, *, supply: CurveSuggestions, **common: Any) -> Policy:
     """Return the baseline of that name."""
     common = {"supply": supply} | common
     halving = {"reduction": OPTUNA_HALVING_REDUCTION, "grace": OPTUNA_HALVING_GRACE}

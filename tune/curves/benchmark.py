@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tune.curves.asked import Amount, ReplaySettings
-from tune.curves.recorded import Curve, Supply, Table
+from tune.curves.recorded import Curve, CurveSuggestions, Table
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, life_share, most_weights, suited_weights
 from tune.reports import NATS, Evaluation, Report
@@ -101,7 +101,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     deadline = settings.deadline.of(cap / cell.workers) if settings.deadline else math.inf
     within = WALL_CLOCK_MULTIPLE * cap / cell.workers if _ours(cell) and not settings.patient else math.inf
     best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
-    supply = Supply(
+    supply = CurveSuggestions(
         curves, seed=seed, only=[best] if cell.scheduler == "oracle" else None,
         prior=_prior(curves, cap, seed) if settings.suggest == "prior" else None,
     )  # fmt: skip
@@ -135,8 +135,8 @@ class Loops(Simulation):
 
 
 def _family(
-    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, engine: Engine, within: float,
-    deadline: float,
+    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: CurveSuggestions, engine: Engine,
+    within: float, deadline: float,
 ) -> Family:  # fmt: skip
     """Return the family as a search sets it up. The time of a step is known of the configuration that comes first
     only."""
@@ -164,9 +164,11 @@ def _family(
                 lambda config: sizes[label(config)], policy.outlook, addition=policy.standings.addition
             )
     else:
-        from tune.curves.baselines import made  # this imports Ray and Optuna
+        from tune.curves.baselines import make_baseline  # this imports Ray and Optuna
 
-        policy = made(cell.scheduler, supply=supply, price=price, unit=unit, steps=steps, step_seconds=step_seconds)
+        policy = make_baseline(
+            cell.scheduler, supply=supply, price=price, unit=unit, steps=steps, step_seconds=step_seconds
+        )
     return Family(
         seconds=cell.cap, policy=policy, cost_model=CostModel(), suggestions=supply,
         equal_tokens=math.isfinite(life) != (idea == RESOURCE),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tune.errors import UserError
-from tune.reports import EPOCHS_AS_NEW, LARGEST_LOG, NEW_DROPOUT, WATCH_SHARE, Lowest
+from tune.reports import EPOCHS_AS_NEW, LARGEST_LOG, NEW_DROPOUT, WATCH_SHARE, LossTracker
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
@@ -75,7 +75,7 @@ class Curve:
         with dropout as in its recipe; inf: it would not, or its text is not known."""
         if not self.text_tokens:
             return math.inf
-        lowest, best, look = Lowest(), math.inf, self.again
+        lowest, best, look = LossTracker(), math.inf, self.again
         settled = NEW_DROPOUT * self.again if self.config.get("dropout") else 0.0
         for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
             steps = place * self.report_every
@@ -156,7 +156,7 @@ class Table:
         return hashlib.sha256(repr(self.curves).encode()).hexdigest()[:12]
 
 
-class Supply:
+class CurveSuggestions:
     """Suggestions for the engine that hand out each curve of a table once: in a seeded order, or as a search suggests
     them. A configuration is the number of its curve.
 
@@ -274,8 +274,8 @@ def from_journal(path: Path) -> list[Table]:
             every = max(points[trial][0][0], points[trial][-1][0] / MOST_REPORTS)
             curve = Curve(
                 config=json.loads(config), parameters=parameters or 0, seconds_per_report=every,
-                losses=evenly(points[trial], every) + (math.nan,) * diverged, report_every=MILLISECONDS * every,
-                memory_bytes=memory[trial],
+                losses=resample_losses(points[trial], every) + (math.nan,) * diverged,
+                report_every=MILLISECONDS * every, memory_bytes=memory[trial],
             )  # fmt: skip
             families.setdefault(family, []).append(curve)
             cut_short[family] += not (finished or diverged)
@@ -290,7 +290,7 @@ def from_journal(path: Path) -> list[Table]:
     ]
 
 
-def evenly(points: Sequence[Point], every: float) -> tuple[float, ...]:
+def resample_losses(points: Sequence[Point], every: float) -> tuple[float, ...]:
     """Return the losses at `every`, twice `every`, ... up to the last point (seconds, loss), interpolated over log
     seconds."""
     seconds, losses = np.array(points).T
@@ -306,7 +306,7 @@ PUBLISHED = Path(__file__).parent / "tables"
 files."""
 
 
-def load(path: Path) -> list[Table]:
+def load_tables(path: Path) -> list[Table]:
     """Return the tables in a file: one of a JSON-lines file, one for each family of a journal; or a published one, by
     its name. UserError: it is none of these, or has no finite loss, or losses too far apart."""
     if not path.exists() and (published := PUBLISHED / f"{path}.jsonl").is_file():

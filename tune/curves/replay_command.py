@@ -19,11 +19,11 @@ from rich.progress import track
 
 from tune.curves.asked import ALL, ReplaySettings
 from tune.curves.benchmark import IDEAS, OF_FRONT, WITHOUT, Cell, Outcome, searches
-from tune.curves.recorded import Table, load
+from tune.curves.recorded import Table, load_tables
 from tune.errors import UserError
 from tune.flags import invalid
 from tune.table_text import Table as TextTable
-from tune.table_text import on_screen
+from tune.table_text import screen_lines
 
 Row = dict[str, Any]
 """What a cell was asked for, and what was found."""
@@ -81,15 +81,15 @@ def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
     told = track(cells, f"{len(cells)} cells", console=screen, transient=True, disable=not screen.is_terminal)
     for table, budget, workers, scheduler in told:
         cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)
-        row = kept.find(asked(cell, settings))
+        row = kept.find(cell_inputs(cell, settings))
         if row is None:
-            row = asked(cell, settings) | found(searches(cell, settings))
+            row = cell_inputs(cell, settings) | summarize_outcomes(searches(cell, settings))
             kept.keep(row)
         rows.append(row)
     return rows
 
 
-def asked(cell: Cell, settings: ReplaySettings) -> Row:
+def cell_inputs(cell: Cell, settings: ReplaySettings) -> Row:
     """Return what a cell was asked for."""
     return {
         "table": cell.table.name, "content": cell.table.content, "scheduler": cell.scheduler,
@@ -109,7 +109,7 @@ def code() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def found(outcomes: Sequence[Outcome]) -> Row:
+def summarize_outcomes(outcomes: Sequence[Outcome]) -> Row:
     """Return what the searches of a cell come to; regrets are 0.05 where the perplexity is 5 % above the best."""
     values = {each.name: [getattr(outcome, each.name) for outcome in outcomes] for each in fields(Outcome)}
     means, regrets = {name: statistics.fmean(each) for name, each in values.items()}, sorted(values["regret"])
@@ -234,7 +234,7 @@ def run(settings: ReplaySettings) -> int:
     if unknown := [idea for idea in settings.ablations if idea not in (*IDEAS, ALL)]:
         raise invalid("ablations", f"{unknown[0]!r} is not known: choose from {', '.join(IDEAS)}, or {ALL}")
     once = {path.resolve(): path for path in settings.tables}
-    loaded = [(path, table) for path in once.values() for table in load(path)]
+    loaded = [(path, table) for path in once.values() for table in load_tables(path)]
     named = Counter(table.name for _, table in loaded)
     tables = [
         replace(table, name=str(path.parent / table.name)) if named[table.name] > 1 else table for path, table in loaded
@@ -249,5 +249,5 @@ def run(settings: ReplaySettings) -> int:
     elif settings.form:
         print(settings.written(told))
     else:
-        print("\n\n".join("\n".join(on_screen(each, sys.maxsize)) for each in told))
+        print("\n\n".join("\n".join(screen_lines(each, sys.maxsize)) for each in told))
     return 0

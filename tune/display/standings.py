@@ -9,7 +9,7 @@ from sqlite3 import Row
 import numpy as np
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from tune.errors import called
+from tune.errors import script_command
 from tune.reports import Metric
 from tune.search.front import front
 from tune.search_space import label
@@ -74,7 +74,7 @@ def _broken(rows: Sequence[Row]) -> list[str]:
 
 def _top(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return the first TOP rows as Markdown, and how many more there are."""
-    more = f"{len(rows) - TOP} more: `{called('analysis/rank.py')} --top 0`" if len(rows) > TOP else ""
+    more = f"{len(rows) - TOP} more: `{script_command('analysis/rank.py')} --top 0`" if len(rows) > TOP else ""
     return markdown(Table(title="", columns=columns, rows=rows[:TOP], note=more))
 
 

@@ -19,8 +19,8 @@ from model.data.dataset import PairData, fewer_pairs
 from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.lists import trainings
-from tune.experiments.tables import MIB, NOTHING, figure, grouped, over_seeds, signed
+from tune.experiments.lists import training_points
+from tune.experiments.tables import EMPTY_CELL, MIB, figure, grouped, over_seeds, signed
 from tune.published import published
 from tune.search_space import label
 
@@ -44,12 +44,12 @@ def shape_of(row: Mapping[str, float | None]) -> Shape:
     return Shape(d_model, heads, layers, dropout)
 
 
-def named(shape: Shape) -> str:
+def shape_name(shape: Shape) -> str:
     """Return the name of a shape, such as d128 h4 l2 p.1."""
     return label(shape._asdict())
 
 
-def theirs() -> dict[Shape, dict[str, float | None]]:
+def published_by_shape() -> dict[Shape, dict[str, float | None]]:
     """Return the report's rows by shape."""
     return {shape_of(row): row for row in published("ablation")}
 
@@ -65,8 +65,8 @@ def average(rows: Iterable[Row], name: str) -> float:
     return statistics.fmean(found) if found else math.nan
 
 
-def told(rows: Sequence[Row], name: str, form: str) -> str:
-    """Return that mean as text; NOTHING: no lease paid for the figure."""
+def mean_text(rows: Sequence[Row], name: str, form: str) -> str:
+    """Return that mean as text; EMPTY_CELL: no lease paid for the figure."""
     return figure(None if math.isnan(average(rows, name)) else average(rows, name), form)
 
 
@@ -84,7 +84,7 @@ def common(of_seeds: Sequence[Losses]) -> list[Losses]:
 
 def their_losses(shapes: Losses) -> Losses:
     """Return the report's validation losses of those of the configurations that it has."""
-    return {shape: row["valid_loss"] or 0.0 for shape, row in theirs().items() if shape in shapes}
+    return {shape: row["valid_loss"] or 0.0 for shape, row in published_by_shape().items() if shape in shapes}
 
 
 def agreement(ours: Losses, others: Losses) -> float:
@@ -122,7 +122,7 @@ def slopes(losses: Losses, name: str) -> list[float]:
     return [(losses[high] - losses[low]) / distance(name, low, high) for low, high in neighbours(losses, name)]
 
 
-def twists(losses: Losses, one: str, other: str) -> list[float]:
+def interaction_effects(losses: Losses, one: str, other: str) -> list[float]:
     """Return by how much one unit more of a dimension changes what one more of another adds, for each four corners."""
     found = []
     for low, high in neighbours(losses, one):
@@ -147,7 +147,9 @@ def main_effects(done: Sequence[Row]) -> Table:
 def interactions(done: Sequence[Row]) -> Table:
     """Return the table of what one unit more of two dimensions together does beyond each alone."""
     pairs = itertools.combinations(UNITS, 2)
-    rows = effect_rows(done, ((f"{one} x {other}", partial(twists, one=one, other=other)) for one, other in pairs))
+    rows = effect_rows(
+        done, ((f"{one} x {other}", partial(interaction_effects, one=one, other=other)) for one, other in pairs)
+    )
     note = "By how much one more of the first changes what one more of the second adds, counted as above"
     return Table(title="Interactions", columns=("", "squares", *COLUMNS), rows=list(rows), note=note)
 
@@ -163,7 +165,9 @@ def effect_rows(done: Sequence[Row], wanted: Iterable[tuple[str, Effects]]) -> I
     shared = {shape: ours[shape] for shape in their}
     for name, found in wanted:
         if pairs := found(ours):
-            alone = (f"{statistics.fmean(some):+.3f}" if (some := found(each)) else NOTHING for each in (shared, their))
+            alone = (
+                f"{statistics.fmean(some):+.3f}" if (some := found(each)) else EMPTY_CELL for each in (shared, their)
+            )
             yield [name, str(len(pairs)), f"{statistics.fmean(pairs):+.3f}", of_all_seeds(same, found), *alone]
 
 
@@ -171,7 +175,7 @@ def of_all_seeds(of_seeds: Sequence[Losses], found: Effects) -> str:
     """Return the mean over pairs and seeds as text, with its interval over seeds and the number of pairs."""
     pairs = [values for each in of_seeds if (values := found(each))]
     whole = mean_interval([statistics.fmean(values) for values in pairs])
-    return NOTHING if whole is None else f"{signed(whole)} of {len(pairs[0])}"
+    return EMPTY_CELL if whole is None else f"{signed(whole)} of {len(pairs[0])}"
 
 
 WORDS = 65_000
@@ -194,9 +198,10 @@ def overfitting_tables(done: Sequence[Row]) -> list[Table]:
     ]
     found = [
         [
-            named(shape), f"{average(rows, 'epochs'):.3g}", told(rows, "trained_loss", "{:.3f}"),
-            f"{average(rows, 'valid_loss'):.3f}", told(rows, "gap", "{:+.3f}"),
-            f"{average(rows, 'lowest_loss'):.3f}", f"{average(rows, 'lowest_at'):.0%}", told(rows, "bleu", "{:.1f}"),
+            shape_name(shape), f"{average(rows, 'epochs'):.3g}", mean_text(rows, "trained_loss", "{:.3f}"),
+            f"{average(rows, 'valid_loss'):.3f}", mean_text(rows, "gap", "{:+.3f}"),
+            f"{average(rows, 'lowest_loss'):.3f}", f"{average(rows, 'lowest_at'):.0%}",
+            mean_text(rows, "bleu", "{:.1f}"),
         ]
         for shape, rows in by_shape(done).items()
     ]  # fmt: skip
@@ -207,14 +212,14 @@ def overfitting_tables(done: Sequence[Row]) -> list[Table]:
 
 def quality(done: Sequence[Row]) -> Table:
     """Return the table of what each configuration learned."""
-    found, known = [], theirs()
+    found, known = [], published_by_shape()
     for shape, rows in by_shape(done).items():
         their, nats = known.get(shape, {}), average(rows, "nats_per_word")
         valid = over_seeds((row["valid_loss"] for row in rows), "{:.3f}")
         found.append([
-            named(shape), told(rows, "trained_loss", "{:.3f}"), f"{average(rows, 'train_loss'):.3f}", valid,
+            shape_name(shape), mean_text(rows, "trained_loss", "{:.3f}"), f"{average(rows, 'train_loss'):.3f}", valid,
             f"{average(rows, 'accuracy'):.1%}", f"{math.exp(average(rows, 'valid_loss')):.4g}", f"{math.exp(nats):.4g}",
-            f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", told(rows, "bleu", "{:.1f}"),
+            f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", mean_text(rows, "bleu", "{:.1f}"),
             *(figure(their.get(name)) for name in ("train_loss", "valid_loss", "valid_perplexity")),
         ])  # fmt: skip
     columns = (
@@ -225,17 +230,18 @@ def quality(done: Sequence[Row]) -> Table:
     for row in done[:1]:
         note += f" Each saw {row['tokens']:,} target tokens, {row['epochs']:.3g} epochs of this text; there 100."
     ours = {shape: average(rows, "valid_loss") for shape, rows in by_shape(done).items()}
-    if len(theirs().keys() & ours.keys()) > 1:
+    if len(published_by_shape().keys() & ours.keys()) > 1:
         note += f" {agreement(ours, their_losses(ours)):.0%} of all pairs of the report's stand in its order by loss."
     return Table(title="What each configuration learned", columns=columns, rows=found, note=note)
 
 
 def cost(done: Sequence[Row]) -> Table:
     """Return the table of what each configuration took."""
-    found, known = [], theirs()
+    found, known = [], published_by_shape()
     for shape, rows in by_shape(done).items():
         found.append([
-            named(shape), f"{average(rows, 'training_seconds') / 60:.2f}", f"{average(rows, 'device_seconds'):.1f}",
+            shape_name(shape), f"{average(rows, 'training_seconds') / 60:.2f}",
+            f"{average(rows, 'device_seconds'):.1f}",
             f"{average(rows, 'tokens') / average(rows, 'training_seconds'):,.0f}",
             f"{average(rows, 'memory_bytes') / MIB:,.0f}",
             f"{average(rows, 'mfu'):.1%}", f"{average(rows, 'parameters') / 1e6:.2f}",
@@ -251,7 +257,10 @@ def cost(done: Sequence[Row]) -> Table:
 
 def parameters() -> Table:
     """Return the table of the report's parameters against those counted from its own shapes."""
-    told = {(shape.d_model, shape.layers): row["parameters_million"] or math.nan for shape, row in theirs().items()}
+    told = {
+        (shape.d_model, shape.layers): row["parameters_million"] or math.nan
+        for shape, row in published_by_shape().items()
+    }
     found = []
     for (width, depth), millions in sorted(told.items()):
         counted = plain_parameters(d_model=width, layers=depth, vocabulary=WORDS) / 1e6
@@ -309,13 +318,13 @@ LEAST_EPOCH_STEPS = 4
 def ablation(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Return a point for each of the report's configurations, those of its figures and those without dropout, with the
     same steps."""
-    shapes = dict.fromkeys((*theirs(), *OF_FIGURES, *WITHOUT_DROPOUT))
-    return trainings(devices, settings, [(shape._asdict(), steps_of(settings)) for shape in shapes])
+    shapes = dict.fromkeys((*published_by_shape(), *OF_FIGURES, *WITHOUT_DROPOUT))
+    return training_points(devices, settings, [(shape._asdict(), steps_of(settings)) for shape in shapes])
 
 
 def overfitting(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Return a point for one configuration with each dropout, on a text that each sees EPOCHS times."""
-    return trainings(devices, settings, [({"dropout": dropout}, steps_again(settings)) for dropout in DROPOUTS])
+    return training_points(devices, settings, [({"dropout": dropout}, steps_again(settings)) for dropout in DROPOUTS])
 
 
 def steps_again(settings: ExperimentSettings) -> int:

@@ -21,7 +21,7 @@ from tune.errors import UserError
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.flags import invalid
 from tune.own_space import LOOP
-from tune.recipe import SETTABLE, followed
+from tune.recipe import SETTABLE, batch_scaled_fields
 from tune.search_space import DIMENSIONS, SPACES, Dimensions, Space, Value, fix_text, label
 from tune.store.journal import FACTS_QUERY, Journal, connect, facts_in
 from tune.store.queries import best_so_far
@@ -179,7 +179,7 @@ class ExperimentContext:
     notes: Sequence[str]
 
 
-def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentContext:
+def make_experiment_context(experiment: Experiment, settings: ExperimentSettings) -> ExperimentContext:
     """Return the context of an experiment with these settings. UserError: a setting cannot be used."""
     devices, family = find_devices(settings), settings.family
     if family not in experiment.families and (family in BUILT_IN or not experiment.any_family):
@@ -243,7 +243,7 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     if family not in FAMILIES:
         raise invalid("of", f"'{study}' has a winner of {family!r}, which is not known here: add --load FILE")
     of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
-    whole = {**OLD_DEFAULTS, **of_study, **followed(of_study.get("own", {}), found[family]), **found[family]}
+    whole = {**OLD_DEFAULTS, **of_study, **batch_scaled_fields(of_study.get("own", {}), found[family]), **found[family]}
     of_recipe = [name for name in SETTABLE if name in whole and name not in SPACES[family]]
     recipe = {k: whole[k] for k in of_recipe if k in found[family] or whole[k] != own[k]}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}

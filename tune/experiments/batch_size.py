@@ -19,7 +19,7 @@ from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.tables import NOTHING, figure
+from tune.experiments.tables import EMPTY_CELL, figure
 from tune.experiments.training import of_rows
 from tune.machine import write_whole
 from tune.published import published
@@ -96,7 +96,7 @@ def batches(rows: Sequence[Row]) -> Table:
         found.append([
             f"{batch:,}", figure(row.get("epoch_seconds"), "{:.1f}"), figure(row.get("share"), "{:.0%}"),
             figure(row.get("epoch_steps"), "{:,.0f}"), figure(row.get("step_seconds"), "{:,.0f}", 1e3), *memory,
-            row.get("ended", NOTHING), known if isinstance(known, str) else figure(known, "{:.1f}"),
+            row.get("ended", EMPTY_CELL), known if isinstance(known, str) else figure(known, "{:.1f}"),
         ])  # fmt: skip
     columns = (
         *("batch", "epoch s", "of it timed", "steps an epoch", "ms a step", "MB taken", "of tensors", "on paper"),
@@ -119,7 +119,7 @@ def largest(rows: Sequence[Row]) -> Table:
     small = ", ".join(f"{batch:,}" for batch in row.get("foretold_from", ()))
     told = {"found": found, f"foretold from {small} rows": row.get("foretold"), "by the search's rule": row["by_rule"]}
     cells = [
-        [what, f"{batch:,}", f"{batch / found - 1:+.1%}" if found and what != "found" else NOTHING]
+        [what, f"{batch:,}", f"{batch / found - 1:+.1%}" if found and what != "found" else EMPTY_CELL]
         for what, batch in told.items() if batch is not None
     ]  # fmt: skip
     if fails is not None:
@@ -237,7 +237,9 @@ def measure_largest(place: TaskContext, asked: dict[str, Any]) -> Iterator[Messa
             break
         yield Message(what="steps")
     fits, fails = bounds(trials.known())
-    row = {"largest": fits, "fails": fails, "epoch_rows": most, "resolved": rows is None} | foretold(place, trials)
+    row = {"largest": fits, "fails": fails, "epoch_rows": most, "resolved": rows is None} | predict_largest_batch(
+        place, trials
+    )
     if fits and fits not in BATCHES and place.left() - END_SECONDS > MARGIN * trials.seconds(fits):
         row["timed"] = trials.run(fits, share=asked["share"]) | {"paper_bytes": paper(place)(fits)}
     tried = [[count, each["ended"], each.get("memory_bytes")] for count, each in sorted(trials.known().items())]
@@ -251,7 +253,7 @@ def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
     return fits, min(fails, default=None)
 
 
-def foretold(place: TaskContext, trials: Trials) -> dict[str, Any]:
+def predict_largest_batch(place: TaskContext, trials: Trials) -> dict[str, Any]:
     """Return the largest batch as predicted by the search's rule for memory, before any run, and by what small batches
     took; and the limit in bytes."""
     known, on_paper = trials.known(), paper(place)

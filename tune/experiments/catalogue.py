@@ -8,14 +8,14 @@ from typing import Any
 
 from tune.devices import find_devices
 from tune.experiments.ablation import ABLATION, OVERFITTING
-from tune.experiments.base import Experiment, affordable_share, groups, price, survey, winner_of
+from tune.experiments.base import Experiment, affordable_share, groups, make_experiment_context, price, winner_of
 from tune.experiments.batch_size import BATCH_SIZE
 from tune.experiments.curves import CURVES
 from tune.experiments.data_parallel import DATA_PARALLEL
 from tune.experiments.estimates import ESTIMATES
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.experiments.large_batch import LARGE_BATCH
-from tune.experiments.lists import plan_list, trained
+from tune.experiments.lists import ended_trial_rows, plan_list
 from tune.experiments.loader import LOADER
 from tune.experiments.methods import METHODS
 from tune.experiments.precision import PRECISION
@@ -23,10 +23,10 @@ from tune.experiments.prices import price_lines
 from tune.experiments.runner import run_experiment
 from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
-from tune.experiments.tables import ending, show
+from tune.experiments.tables import final_tables, show
 from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path
-from tune.load import load
+from tune.load import load_families
 from tune.store.journal import FACTS_QUERY, connect, facts_in
 from tune.store.queries import ENDED_TRIALS_QUERY, EXPERIMENT_ROWS_QUERY, last_rows
 from tune.table_text import Table
@@ -52,7 +52,7 @@ def list_lines(experiments: Iterable[Experiment]) -> Iterator[str]:
 
 def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator[str]:
     """Yield the plan of an experiment: a line for each point, with its seconds on each device, and the total."""
-    context = survey(experiment, settings)
+    context = make_experiment_context(experiment, settings)
     share = affordable_share(context.points, settings.budget)
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
     for group in groups(context.points):
@@ -70,13 +70,13 @@ def of_study(study: Path) -> list[Table]:
             known: dict[str, Any] = facts_in(journal.execute(FACTS_QUERY))
             experiment = EXPERIMENTS[known["experiment"]]
             if experiment.work is None:
-                rows = trained(journal.execute(ENDED_TRIALS_QUERY), known["corpora"])
+                rows = ended_trial_rows(journal.execute(ENDED_TRIALS_QUERY), known["corpora"])
             else:
                 rows = list(last_rows(journal.execute(EXPERIMENT_ROWS_QUERY, (experiment.name,))).values())
     except (sqlite3.Error, LookupError, TypeError, ValueError):
         rule = "is no study of an experiment: name one, such as runs/NAME"
         raise invalid("tables", f"'{study}' {rule}; {', '.join(EXPERIMENTS)} make them") from None
-    if not (made := ending(experiment, rows)):
+    if not (made := final_tables(experiment, rows)):
         raise invalid("tables", f"'{study}' has no row of {experiment.name} yet that makes a table: go on with it")
     return made
 
@@ -89,7 +89,7 @@ def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
     if "fix" in typed:
         raise invalid("fix", f"{typed['fix']!r} is not for --of, whose winner has its configuration: leave one out")
     if "load" in typed:
-        load(parse_path(typed["load"]))
+        load_families(parse_path(typed["load"]))
     families = parse_families(typed["families"]) if "families" in typed else {}
     winner = winner_of(parse_path(typed["of"]), tuple(families))
     return winner | typed | {"families": winner["families"]}

@@ -17,7 +17,7 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, plain_steps
-from tune.experiments.tables import NOTHING, with_interval
+from tune.experiments.tables import EMPTY_CELL, with_interval
 
 FIRST_STEPS = 3  # steps before gradients are compared: most are zero at first, and DDP rebuilds its buckets
 
@@ -89,7 +89,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         ]
         for row in measured(rows)
     ]  # fmt: skip
-    missing = [[name(row), *[NOTHING] * 4] for row in rows if "skipped" in row]
+    missing = [[name(row), *[EMPTY_CELL] * 4] for row in rows if "skipped" in row]
     columns = "way", "default, ms a step", "this, ms a step", "times as fast", "gradient's distance"
     notes = [about(measured(rows)), *(f"{name(row)} was skipped: {row['skipped']}" for row in rows if "skipped" in row)]
     table = Table(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tune.errors import UserError, called
+from tune.errors import UserError, script_command
 from tune.flags import (
     Command,
     families_text,
@@ -22,7 +22,7 @@ from tune.flags import (
 from tune.recipe import SETTABLE, parse_set, set_text
 from tune.search_flags import CORPUS, HUB_TEXT
 from tune.settings import Settings
-from tune.table_text import FORMS, Formed
+from tune.table_text import FORMS, TableFlags
 from tune.units import SIZES as MEMORY_FORMS
 from tune.units import bytes_text, duration_text, parse_bytes
 
@@ -35,7 +35,7 @@ EXPERIMENTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentSettings(Formed, Settings):
+class ExperimentSettings(TableFlags, Settings):
     """The search's settings, with one family, and which experiment it is."""
 
     command: ClassVar[Command] = Command(
@@ -135,7 +135,7 @@ class ExperimentSettings(Formed, Settings):
 
     def to_go_on(self, study: Path) -> str:
         """Return the command that goes on with a study of these settings."""
-        return f"{called('tune/experiment.py')} {self.name} --resume {shlex.quote(str(study))}"
+        return f"{script_command('tune/experiment.py')} {self.name} --resume {shlex.quote(str(study))}"
 
     def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
         """Return the error for a cap that does not pay for an experiment. smallest: the device-seconds that would;

@@ -62,7 +62,7 @@ class Cluster:
         """
         resources = {"num_cpus": THREADS, "num_gpus": self.gpus * on_gpu, "max_retries": 0}
         ends = None if seconds is None else time.monotonic() + seconds
-        waiting = self.ray.remote(**resources, **options)(until).remote(ends, function, *arguments)
+        waiting = self.ray.remote(**resources, **options)(call_with_deadline).remote(ends, function, *arguments)
         try:
             found: Returned = self.ray.get(waiting, timeout=seconds)
             return found
@@ -77,7 +77,7 @@ class Cluster:
             raise OverdueError from None
 
 
-def until(ends: float | None, function: Callable[..., Returned], *arguments: Any) -> Returned:
+def call_with_deadline(ends: float | None, function: Callable[..., Returned], *arguments: Any) -> Returned:
     """Call a function, in a process that the system ends ENDING_SECONDS after `ends`, a time of this machine's
     monotonic clock, if nothing else did."""
     if ends is not None:
@@ -148,12 +148,12 @@ def in_study(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
     except OSError as error:
         raise UserError(f"--out: '{settings.out}' cannot be made ({error.strerror}): name another place") from None
     began = time.monotonic()
-    with begun(up, settings, lambda: time.monotonic() - began) as study:
+    with open_study(up, settings, lambda: time.monotonic() - began) as study:
         yield from study.rows()
 
 
 @contextmanager
-def begun(up: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterator["Study"]:
+def open_study(up: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterator["Study"]:
     """Yield a new study in the folder that the settings name."""
     from tune.display import tensorboard
 

@@ -34,10 +34,10 @@ from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
 from tune.experiments.prices import step_price
-from tune.experiments.tables import NOTHING, figure, grouped, over_seeds, with_interval
-from tune.experiments.training import batch_rows, of_rows, trained
+from tune.experiments.tables import EMPTY_CELL, figure, grouped, over_seeds, with_interval
+from tune.experiments.training import batch_rows, of_rows, train_with_checkpoints
 from tune.published import published
-from tune.recipe import followed
+from tune.recipe import batch_scaled_fields
 
 BASE_RATE = 0.05  # chosen from .01 to .1 on nanoGPT with the recipe's batch
 WEIGHT_DECAY = 5e-4  # as in LARS's paper
@@ -217,7 +217,7 @@ def _measured(rows: Sequence[Row], what: str) -> Iterable[Row]:
     return (row for row in rows if row["asked"]["measure"] == what and "skipped" not in row)
 
 
-def told(rows: Sequence[Row], name: str, form: str = "{:.4f}") -> str:
+def figure_over_seeds(rows: Sequence[Row], name: str, form: str = "{:.4f}") -> str:
     """Return a figure over the seeds as text, or that one of them diverged."""
     values = [row[name] for row in rows]
     return DIVERGED if None in values else over_seeds(values, form)
@@ -232,9 +232,9 @@ def losses(rows: Sequence[Row]) -> Table:
         some = seeds[0]
         found.append([
             f"{some['batch_tokens']:,.0f}", f"x{times}", rule, RULES[rule].optimizer,
-            f"{some['config']['learning_rate']:.3g}", f"{some['steps']:,}", told(seeds, "train_loss"),
-            told(seeds, "valid_loss"), told(seeds, "accuracy", "{:.1%}"), figure(known.get("average_loss")),
-            figure(known.get("train_accuracy_percent"), "{:.1f}%"),
+            f"{some['config']['learning_rate']:.3g}", f"{some['steps']:,}", figure_over_seeds(seeds, "train_loss"),
+            figure_over_seeds(seeds, "valid_loss"), figure_over_seeds(seeds, "accuracy", "{:.1%}"),
+            figure(known.get("average_loss")), figure(known.get("train_accuracy_percent"), "{:.1f}%"),
         ])  # fmt: skip
     columns = (
         *("batch, tokens", "times", "rule", "optimizer", "peak rate", "steps", "training loss", "validation loss"),
@@ -265,7 +265,7 @@ def noise(rows: Sequence[Row]) -> Table:
             late = [scale[0] for scale in scales] if seen else []
             own = with_interval(scales[0], "{:,.0f}") if len(scales) == 1 else over_seeds(late, "{:,.0f}")
             found.append([
-                f"x{times}", rule, own, f"x{statistics.fmean(late) / recipe_tokens(rows):.2g}" if seen else NOTHING,
+                f"x{times}", rule, own, f"x{statistics.fmean(late) / recipe_tokens(rows):.2g}" if seen else EMPTY_CELL,
                 *(_of_all([row["noise_course"][part] for row in seeds]) for part in range(COURSE)),
             ])  # fmt: skip
     fifths = (f"fifth {part + 1}" for part in range(COURSE))
@@ -279,8 +279,8 @@ def noise(rows: Sequence[Row]) -> Table:
 
 
 def _of_all(scales: Sequence[float | None]) -> str:
-    """Return a noise scale over the seeds as text; NOTHING: a seed has none."""
-    return NOTHING if None in scales else over_seeds(scales, "{:,.0f}")
+    """Return a noise scale over the seeds as text; EMPTY_CELL: a seed has none."""
+    return EMPTY_CELL if None in scales else over_seeds(scales, "{:,.0f}")
 
 
 def recipe_tokens(rows: Sequence[Row]) -> float:
@@ -294,8 +294,8 @@ def orders(rows: Sequence[Row]) -> Table:
     found = [
         [
             "on" if on else "off", f"{seeds[0]['orders']} in {seeds[0]['asked']['epochs']} epochs",
-            f"{seeds[0]['epoch_samples']:,}", told(seeds, "train_loss"), told(seeds, "valid_loss"),
-            told(seeds, "accuracy", "{:.1%}"),
+            f"{seeds[0]['epoch_samples']:,}", figure_over_seeds(seeds, "train_loss"),
+            figure_over_seeds(seeds, "valid_loss"), figure_over_seeds(seeds, "accuracy", "{:.1%}"),
         ]
         for on, seeds in epochs(rows).items()
     ]  # fmt: skip
@@ -350,7 +350,7 @@ def by_rule(
         RULES[rule].factor, steps=steps, times=asked["times"], warm_up_steps=config.warm_up_steps,
         decay_share=config.decay_share,
     )  # fmt: skip
-    row = yield from trained(
+    row = yield from train_with_checkpoints(
         learner, place.left, steps=steps, every=math.ceil(steps / SAVES), factor=factor, folder=folder,
         evaluation_tokens=EVALUATION_TOKENS,
     )  # fmt: skip
@@ -411,7 +411,7 @@ def recipe_of(settings: ExperimentSettings) -> dict[str, Any]:
     a search."""
     own, given = RECIPES[settings.family], {**settings.recipe, **settings.set}
     both = {name: own[name] for name in ("batch_tokens", "learning_rate")}
-    return {**own, **followed(both, given), **given}
+    return {**own, **batch_scaled_fields(both, given), **given}
 
 
 def point(devices: Devices, family: str, asked: dict[str, Any], **config: Any) -> Point:

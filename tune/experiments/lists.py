@@ -12,9 +12,9 @@ from typing import Any
 
 from model.config import Config
 from tune.devices import Devices, find_devices
-from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, survey
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, make_experiment_context
 from tune.experiments.prices import price_lines, step_flops, step_price
-from tune.experiments.tables import ending, show
+from tune.experiments.tables import final_tables, show
 from tune.flags import invalid
 from tune.recipe import SETTABLE, Recipe
 from tune.reports import Report
@@ -37,7 +37,7 @@ FEWEST_TOKENS, MOST_TOKENS = 2_048, 16_384
 """... and the least and the largest number of them."""
 
 
-def trainings(
+def training_points(
     devices: Devices, settings: ExperimentSettings, asked: Sequence[tuple[dict[str, Any], int]]
 ) -> list[Point]:
     """Return a point for each configuration and its steps that --fix leaves in, the most expensive first, so that all
@@ -59,9 +59,9 @@ def trainings(
     return [replace(point, least=point.seconds) if (cost, point) == cheapest else point for cost, point in found]
 
 
-def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices) -> SearchContext:
+def make_list_context(experiment: Experiment, settings: ExperimentSettings, devices: Devices) -> SearchContext:
     """Return the search context of a list's study. UserError: a setting cannot be used."""
-    begun, context = time.monotonic(), survey(experiment, settings)
+    begun, context = time.monotonic(), make_experiment_context(experiment, settings)
     name, config = settings.family, context.config
     fewest = min(point.asked["steps"] for point in context.points)
     batches = (point.asked["steps"] * point.config.get("batch_tokens", config.batch_tokens) for point in context.points)
@@ -90,7 +90,7 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
     told = f"{seen:,} target tokens or more each, {seen / data.training_tokens:.3g} epochs of this text"
     return SearchContext(
         settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, prices={}, probed=0.0,
-        data={name: data}, memories={name: memory}, held_to=limit, learned={}, begun=begun,
+        data={name: data}, memories={name: memory}, trial_memory_limit=limit, learned={}, begun=begun,
         notes=[*context.notes, *notes, f"{len(listed)} trainings, {told}"],
         listed=ListedStudy(
             experiment=experiment.name, listed=listed, lines=partial(lines, experiment),
@@ -99,7 +99,7 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
     )  # fmt: skip
 
 
-class Trimmed(Listener):
+class CheckpointCleaner(Listener):
     """Listener that deletes the checkpoints of a trial that came to its end, as nothing needs them any more."""
 
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
@@ -110,12 +110,12 @@ class Trimmed(Listener):
 
 def run_list(experiment: Experiment, settings: ExperimentSettings) -> int:
     """Run the experiment of a list; return the exit code. UserError, with nothing written: a setting cannot be used."""
-    return run_study(settings, [Trimmed()], partial(stand, experiment)).exit_code
+    return run_study(settings, [CheckpointCleaner()], partial(make_list_context, experiment)).exit_code
 
 
 def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[str]:
     """Yield the plan of a list: a line for each training, with its seconds of a slot, and the device-seconds of all."""
-    context = stand(experiment, settings, find_devices(settings))
+    context = make_list_context(experiment, settings, find_devices(settings))
     assert context.listed is not None
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
     yield from context.notes
@@ -129,7 +129,7 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
     yield f"about {whole} in all, of {duration_text(settings.budget)}: where that is less, the dearest are left out"
 
 
-def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row]:
+def ended_trial_rows(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row]:
     """Return the row of each trial that was trained whole or diverged. ends: the rows of ENDED; corpora: the study's
     fact of that name."""
     tokens = {name: each["training_tokens"] for name, each in corpora.items()}
@@ -142,6 +142,6 @@ def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row
 def lines(experiment: Experiment, journal: Journal) -> Iterator[str]:
     """Return the lines of the tables of a list's trials so far."""
     corpora: Any = journal.facts()["corpora"]
-    rows, told = trained(journal.rows(ENDED_TRIALS_QUERY), corpora), list[str]()
-    show(ending(experiment, rows), told.append)
+    rows, told = ended_trial_rows(journal.rows(ENDED_TRIALS_QUERY), corpora), list[str]()
+    show(final_tables(experiment, rows), told.append)
     return iter(told)

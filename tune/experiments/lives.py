@@ -95,7 +95,7 @@ def ends_of(seconds: float, report_every: float) -> list[float]:
     return [end for end in ends if end <= seconds * (1 + 1e-9)]
 
 
-def begins(end: int, decay_share: float) -> int:
+def last_report_before_decay(end: int, decay_share: float) -> int:
     """Return the last report before the decay of a life that ends at a report; 0: the decay begins before the first."""
     return math.floor((1 - decay_share) * end + 1e-9)
 
@@ -104,14 +104,14 @@ def measured_at(ends: Sequence[int], decay_share: float) -> list[int]:
     """Return the reports with a loss: each RATIO times as late as the one before, and those where a decay begins or
     ends."""
     powers = itertools.takewhile(lambda at: at < ends[-1], (math.ceil(RATIO**power) for power in itertools.count()))
-    return sorted({*powers, *ends, *(begins(end, decay_share) for end in ends)} - {0})
+    return sorted({*powers, *ends, *(last_report_before_decay(end, decay_share) for end in ends)} - {0})
 
 
 def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time steps or train a life, as asked, like a search's training: with an average of the weights beside it."""
     config = replace(place.config, average=Config(family=place.config.family).average)
     place = replace(place, config=config)
-    return timed(place, asked["seconds"]) if asked["measure"] == "step seconds" else lived(place, asked)
+    return time_steps(place, asked["seconds"]) if asked["measure"] == "step seconds" else train_life(place, asked)
 
 
 TIMED_STEPS, SLOW_STEPS = 8, 3
@@ -121,7 +121,7 @@ CLOCKS = {"cpu": (time.process_time, 1), "cuda": (time.perf_counter, 10)}
 others on that core do not count; a GPU is waited for as rarely as in a training."""
 
 
-def timed(place: TaskContext, seconds: float) -> Iterator[Message]:
+def time_steps(place: TaskContext, seconds: float) -> Iterator[Message]:
     """Yield the median of the step times in so many seconds, at a rate of zero: nothing is learned.
 
     UserError: there was less time.
@@ -141,7 +141,7 @@ def timed(place: TaskContext, seconds: float) -> Iterator[Message]:
     yield Message(what="steps", row={"step_seconds": statistics.median(times[SLOW_STEPS:])})
 
 
-class NeverCompiled(Learner):
+class EagerLearner(Learner):
     """Learner that is never compiled: short segments are not worth it, and a long one would then have other step times
     than those that were measured."""
 
@@ -175,7 +175,7 @@ END_SECONDS = 2.0
 """Seconds of a task that are kept for what follows its segments."""
 
 
-def lived(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def train_life(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train the life of a configuration from where it was left, and yield its row. UserError: its step time is not
     known.
 
@@ -195,14 +195,17 @@ def lived(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     share, last = place.config.decay_share, life.report_at(asked["seconds"])
     ends = sorted({*map(life.report_at, ends_of(asked["seconds"], asked["report_every"])), last})
     for at in [0, *measured_at(ends, share)]:
-        ways = [*([(at, False)] if at else []), *((end, True) for end in ends if begins(end, share) == at)]
+        ways = [
+            *([(at, False)] if at else []),
+            *((end, True) for end in ends if last_report_before_decay(end, share) == at),
+        ]
         for until, final in ways:
             if life.diverged is None and until not in (life.decayed if final else life.valid):
-                yield from trained(place, life, until, final=final)
+                yield from train_to_report(place, life, until, final=final)
     yield Message(what="evaluation", row=life.row(last, place))
 
 
-def trained(place: TaskContext, life: Life, at: int, *, final: bool) -> Iterator[Message]:
+def train_to_report(place: TaskContext, life: Life, at: int, *, final: bool) -> Iterator[Message]:
     """Train up to a report; final: with a decay, in a folder of its own, from the newest checkpoint without a decay.
 
     UserError: there was less time.
@@ -211,7 +214,7 @@ def trained(place: TaskContext, life: Life, at: int, *, final: bool) -> Iterator
     segment = Segment(device_seconds=place.left() - END_SECONDS, steps=at * life.every, final=final, whole=False)
     for report in train(
         place.config, place.data, segment, folder=folder, evaluation_tokens=EVALUATION_TOKENS, device=place.device,
-        checkpoint=checkpoints.latest(folder) or checkpoints.latest(place.folder), make=NeverCompiled,
+        checkpoint=checkpoints.latest(folder) or checkpoints.latest(place.folder), make=EagerLearner,
     ):  # fmt: skip
         yield Message(what=max(report.seconds, key=report.seconds.__getitem__))
     if report.ended != "diverged" and (report.valid is None or report.steps < at * life.every):

@@ -12,8 +12,8 @@ from model.nn.gpt import GPTConfig
 from model.nn.precision import upstreams
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.lists import trainings
-from tune.experiments.tables import NOTHING, by_seed, figure, grouped, over_seeds, signed
+from tune.experiments.lists import training_points
+from tune.experiments.tables import EMPTY_CELL, by_seed, figure, grouped, over_seeds, signed
 from tune.flags import invalid
 from tune.published import published_by
 from tune.rows import middle
@@ -34,7 +34,7 @@ Shape = Mapping[str, Any]
 Published = Mapping[str, float | None]
 
 
-def made(shape: Shape) -> GPTConfig:
+def gpt_config(shape: Shape) -> GPTConfig:
     """Return the model's config of a shape, on the report's text."""
     sizes = {name: shape[name] for name in ("d_model", "heads", "layers")}
     return GPTConfig(vocabulary=VOCABULARY, context=CONTEXT, architecture=REPORT["architecture"], **sizes)
@@ -42,11 +42,11 @@ def made(shape: Shape) -> GPTConfig:
 
 def flops(shape: Shape) -> float:
     """Return the training FLOPs of a token."""
-    return estimates.flops_per_token(made(shape), target=CONTEXT)
+    return estimates.flops_per_token(gpt_config(shape), target=CONTEXT)
 
 
 def parameters(shape: Shape) -> float:
-    return estimates.parameters(made(shape))
+    return estimates.parameters(gpt_config(shape))
 
 
 LAYERS_TIMES = (0.25, 0.5, 2.0)
@@ -116,7 +116,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     dropout = {"dropout": settings.fix.get("dropout", SHAPE["dropout"])}
     asked = [({**config, **dropout}, count) for config, count in asked]
     once = [each for place, each in enumerate(asked) if each not in asked[:place]]
-    return trainings(devices, replace(settings, set={**RECIPE, **settings.set}), once)
+    return training_points(devices, replace(settings, set={**RECIPE, **settings.set}), once)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,15 +298,15 @@ def added(run: Run, base: Run, form: str = "{:+.4f}") -> str:
 
 
 def quotient(one: float | None, other: float | None) -> str:
-    return NOTHING if one is None or other is None else f"{one / other:.2f}"
+    return EMPTY_CELL if one is None or other is None else f"{one / other:.2f}"
 
 
 def ratios(run: Run, other: Run) -> list[str]:
     """Return the ratios of seconds, of the peak and of allocations as text."""
-    return [slower(run, other), *(quotient(getattr(run, name), getattr(other, name)) for name in MEMORY)]
+    return [step_ratio_text(run, other), *(quotient(getattr(run, name), getattr(other, name)) for name in MEMORY)]
 
 
-def slower(run: Run, other: Run) -> str:
+def step_ratio_text(run: Run, other: Run) -> str:
     """Return as text how many times as long as the other's a step takes, over the seeds that both have: both were timed
     in turns with the plain training of their shape."""
     timed = [(row["step_ratio"], beside["step_ratio"]) for row, beside in by_seed(run.rows, other.rows)]
@@ -323,7 +323,7 @@ def against(runs: Sequence[Run]) -> Table:
         rows.append([
             run.name, *ratios(run, base), added(run, base),
             *(quotient(theirs.get(name), first.get(name)) for name in ("seconds", "allocations")),
-            NOTHING if loss is None or from_loss is None else f"{loss - from_loss:+.4f}",
+            EMPTY_CELL if loss is None or from_loss is None else f"{loss - from_loss:+.4f}",
         ])  # fmt: skip
     columns = "method", "a step", "peak", "allocations", "loss", "published s", "allocations", "loss"
     note = (
@@ -402,7 +402,7 @@ def shapes(every: Sequence[Run]) -> Table:
             run.shape, *(str(run.config[name]) for name in ("d_model", "heads", "layers")),
             f"{run.rows[0]['parameters']:,}", f"{parameters(run.config) / parameters(base.config):.3f}",
             f"{flops(run.config) * run.rows[0]['tokens']:.3g}", f"{flops(run.config) / flops(base.config):.3f}",
-            f"{run.seconds:.1f}", loss_text(run), NOTHING if run is base else added(run, base),
+            f"{run.seconds:.1f}", loss_text(run), EMPTY_CELL if run is base else added(run, base),
             f"{run.mean('accuracy'):.1%}",
         ]
         for run in sorted(runs, key=lambda run: (run is not base, flops(run.config), run.config["layers"]))

@@ -7,7 +7,7 @@ from typing import TypeVar
 from model.nn.precision import PRECISIONS
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.lists import trainings
+from tune.experiments.lists import training_points
 from tune.experiments.tables import MIB, by_seed, grouped, over_seeds, signed
 from tune.published import published
 
@@ -31,22 +31,22 @@ def by_precision(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Return the tables that there are rows for."""
     found = by_precision(rows)
-    made = [learned(found), took(found), against(found)]
+    made = [quality_table(found), cost_table(found), against(found)]
     return [table for table in made if table.rows]
 
 
-def spread(rows: Sequence[Row], name: str, form: str, factor: float = 1.0) -> str:
+def figure_over_seeds(rows: Sequence[Row], name: str, form: str, factor: float = 1.0) -> str:
     """Return a figure of the rows, one a seed, as text."""
     return over_seeds((row[name] for row in rows), form, factor)
 
 
-def learned(found: dict[str, list[Row]]) -> Table:
+def quality_table(found: dict[str, list[Row]]) -> Table:
     """Return the table of the final quality of each precision."""
     cells = [
         [
-            precision, str(len(rows)), f"{rows[0]['steps']:,}", spread(rows, "trained_loss", "{:.4f}"),
-            spread(rows, "valid_loss", "{:.4f}"), spread(rows, "accuracy", "{:.2f}", 100),
-            spread(rows, "bits_per_character", "{:.4f}"),
+            precision, str(len(rows)), f"{rows[0]['steps']:,}", figure_over_seeds(rows, "trained_loss", "{:.4f}"),
+            figure_over_seeds(rows, "valid_loss", "{:.4f}"), figure_over_seeds(rows, "accuracy", "{:.2f}", 100),
+            figure_over_seeds(rows, "bits_per_character", "{:.4f}"),
         ]
         for precision, rows in found.items()
     ]  # fmt: skip
@@ -55,15 +55,17 @@ def learned(found: dict[str, list[Row]]) -> Table:
     return Table(title="What each precision learned", columns=columns, rows=cells, note=note)
 
 
-def took(found: dict[str, list[Row]]) -> Table:
+def cost_table(found: dict[str, list[Row]]) -> Table:
     """Return the table of what each precision cost."""
     by_step = counted([row for rows in found.values() for row in rows])
     cells = [
         [
-            precision, spread(rows, "training_seconds", "{:.1f}"), spread(rows, "step_seconds", "{:.1f}", 1e3),
+            precision, figure_over_seeds(rows, "training_seconds", "{:.1f}"),
+            figure_over_seeds(rows, "step_seconds", "{:.1f}", 1e3),
             over_seeds((row["tokens"] / row["training_seconds"] for row in rows), "{:,.0f}"),
-            spread(rows, "device_seconds", "{:.1f}"),
-            over_seeds((memory(row, by_step) for row in rows), "{:,.0f}", 1 / MIB), spread(rows, "mfu", "{:.1f}", 100),
+            figure_over_seeds(rows, "device_seconds", "{:.1f}"),
+            over_seeds((memory(row, by_step) for row in rows), "{:,.0f}", 1 / MIB),
+            figure_over_seeds(rows, "mfu", "{:.1f}", 100),
         ]
         for precision, rows in found.items()
     ]  # fmt: skip
@@ -141,7 +143,7 @@ LEAST_STEPS = 20
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Return a point for each precision that the device has, with each seed."""
     steps = max(LEAST_STEPS, round(settings.scale * FULL_STEPS))
-    return trainings(
+    return training_points(
         devices, settings, [({"precision": each}, steps) for each in PRECISIONS if each in devices.precisions]
     )
 

@@ -31,7 +31,7 @@ MADE_UP_TOKENS, MADE_UP_PAIRS, LONGEST = 65_536, 4_096, 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class StepSpeed:
     """Speed of a family's steps with its own batch: seconds beside the matrix products, `once` a step and for each
     `layer`, and FLOP/s of the products. spread: largest interquartile range of a model's step seconds, as a share of
     their median."""
@@ -42,7 +42,7 @@ class Measured:
     spread: float
 
 
-_measured: dict[tuple[str, str, str], Measured] = {}
+_measured: dict[tuple[str, str, str], StepSpeed] = {}
 """What was measured, by family, precision and kind of device: a price is asked for again and again, and measuring takes
 time."""
 
@@ -50,7 +50,7 @@ time."""
 def step_price(config: Config, devices: Devices) -> float:
     """Return the expected seconds of an optimizer step on one of these devices, at the speed of eager code; one process
     drives it, with one thread on a CPU."""
-    known = measured(config.family, config.precision, devices.kind)
+    known = measure_step_speed(config.family, config.precision, devices.kind)
     beside = known.once + config.layers * known.layer
     if devices.kind == "cpu":  # there it is work on each token; on a GPU it is launching kernels
         beside *= config.batch_tokens / Config(family=config.family).batch_tokens
@@ -65,22 +65,22 @@ def step_flops(config: Config) -> float:
     return config.batch_tokens * flops_per_token(model, target=length, source=ROW)
 
 
-def measured(family: str, precision: str, kind: str) -> Measured:
+def measure_step_speed(family: str, precision: str, kind: str) -> StepSpeed:
     """Return the speed of steps as measured on a device of this kind, or by nominal prices where the driver has no such
     device."""
     if kind == "cuda" and not torch.cuda.is_available():
         price = NOMINAL[kind]
         beside, deeper = (launches(family, layers) * price.launch_seconds for layers in (0, 1))
-        return Measured(once=beside, layer=deeper - beside, flops=price.flops, spread=0.0)
+        return StepSpeed(once=beside, layer=deeper - beside, flops=price.flops, spread=0.0)
     if (family, precision, kind) not in _measured:
         configs = [Config(family=family, d_model=width, layers=depth, precision=precision) for width, depth in PROBED]
         data, device = MADE_UP[family](), torch.device(kind)
         taken = [step_seconds(config, data, device, seconds=PROBE_SECONDS) for config in configs]
-        _measured[family, precision, kind] = solved(taken, [*map(step_flops, configs)])
+        _measured[family, precision, kind] = fit_step_speed(taken, [*map(step_flops, configs)])
     return _measured[family, precision, kind]
 
 
-def solved(taken: Sequence[Sequence[float]], flops: Sequence[float]) -> Measured:
+def fit_step_speed(taken: Sequence[Sequence[float]], flops: Sequence[float]) -> StepSpeed:
     """Return the speed that follows from the seconds of steps of the models of PROBED, without the first half of each,
     and their FLOPs a step."""
     late = [each[len(each) // 2 :] for each in taken]
@@ -90,7 +90,7 @@ def solved(taken: Sequence[Sequence[float]], flops: Sequence[float]) -> Measured
     layer = max(0.0, (deep - small - (flops[1] - flops[0]) / rate) / (many - few))
     once = max(0.0, small - few * layer - flops[0] / rate)
     quarters = [np.quantile(each, (0.25, 0.75)) / statistics.median(each) for each in late]
-    return Measured(once=once, layer=layer, flops=rate, spread=max(float(high - low) for low, high in quarters))
+    return StepSpeed(once=once, layer=layer, flops=rate, spread=max(float(high - low) for low, high in quarters))
 
 
 def price_lines() -> Iterator[str]:

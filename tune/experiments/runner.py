@@ -19,7 +19,7 @@ from tune.backend.session import local_ray
 from tune.backend.worker_group import LeaseOver, RankSetup, Task, WorkerGroup, start_mailbox
 from tune.display.console import LineWriter, Progress, print_if_killed, redirect_output
 from tune.display.tensorboard import EventFile, SystemRun, scalar
-from tune.errors import called, told_in_one_line
+from tune.errors import disk_error_as_user_error, script_command
 from tune.experiments.base import (
     END_SECONDS,
     START_SECONDS,
@@ -32,26 +32,26 @@ from tune.experiments.base import (
     affordable_points,
     affordable_share,
     groups,
+    make_experiment_context,
     price,
-    survey,
 )
 from tune.experiments.lists import run_list
-from tune.experiments.tables import ending, show
+from tune.experiments.tables import final_tables, show
 from tune.facts import check_same_text, facts_of, note_facts, write_facts
 from tune.machine import write_whole
-from tune.registry import travelling
+from tune.registry import pickle_families_by_value
 from tune.search.resume import damage_as_user_error, last_moment, note_cap, spent
-from tune.signals import Told, ended_in_order, interruptible
+from tune.signals import StopSignal, catch_stop_signals, interruptible
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Hold, Ledger, longest_hold_seconds
 from tune.store.journal import Journal
 from tune.store.queries import EXPERIMENT_ROWS_QUERY, last_rows
-from tune.study import SILENT_END, interrupted_at_once, open_journal
+from tune.study import SILENT_END, open_journal, resume_hint_on_interrupt
 from tune.table_text import Table, markdown
 from tune.units import duration_text, whole_text
 
 
-class Board:
+class ExperimentTensorBoard:
     """The TensorBoard run of an experiment, which bears its name."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ TOO_LATE = "what was left of the cap did not pay for it: give a larger --budget 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class PointRunner:
     """Measures the points of an experiment on a Ray that is up. trials: those that everything is charged to; folder:
     the study's; write: takes a line for the user."""
 
@@ -93,8 +93,8 @@ class Bench:
     write: LineWriter
 
     @cached_property
-    def board(self) -> Board:
-        return Board(self.folder / "tensorboard" / self.experiment.name)
+    def board(self) -> ExperimentTensorBoard:
+        return ExperimentTensorBoard(self.folder / "tensorboard" / self.experiment.name)
 
     @cached_property
     def _system(self) -> SystemRun:
@@ -139,7 +139,7 @@ class Bench:
 
     def conclude(self) -> None:
         """Show the tables of all rows, on the screen and on TensorBoard."""
-        tables = ending(self.experiment, self.rows())
+        tables = final_tables(self.experiment, self.rows())
         show(tables, self.write)
         self.board.concluded(tables)
 
@@ -193,7 +193,7 @@ class Bench:
         folder = self.folder / "checkpoints"
         orders = RankSetup(
             work=self.experiment.work, line=line, config=self.context.config, data=self._shared,
-            folder=folder, families=travelling(), ends=hold.moment,
+            folder=folder, families=pickle_families_by_value(), ends=hold.moment,
         )  # fmt: skip
         group = WorkerGroup(devices, orders, desk, self.context.devices.gpus, hold)
         try:
@@ -251,20 +251,20 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     assert not settings.plan, "a plan spends nothing"
     if experiment.work is None:
         return run_list(experiment, settings)
-    context = survey(experiment, settings)
+    context = make_experiment_context(experiment, settings)
     text = {context.settings.family: context.data}
     facts = facts_of(context.settings, context.devices, text, experiment=experiment.name)
-    with ended_in_order() as told:
+    with catch_stop_signals() as told:
         study = context.settings.resume or context.settings.make_folder()
         how = f"go on with: {settings.to_go_on(study)}"
         last = print_if_killed(f"{study}: {SILENT_END}; {how}")
-        with told_in_one_line(settings.to_go_on(study)), interrupted_at_once(how), last:
+        with disk_error_as_user_error(settings.to_go_on(study)), resume_hint_on_interrupt(how), last:
             if not context.settings.resume:
                 write_facts(facts, study)
             return conduct(experiment, context, study, told)
 
 
-def conduct(experiment: Experiment, context: ExperimentContext, study: Path, told: Told) -> int:
+def conduct(experiment: Experiment, context: ExperimentContext, study: Path, told: StopSignal) -> int:
     """Run an experiment in the folder of its study, new or resumed; return the exit code."""
     settings, devices, ended = context.settings, context.devices, "done"
     with open_journal(study, settings) as journal, redirect_output(study / "log.txt") as write:
@@ -273,7 +273,7 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         write(f"{study}: {duration_text(settings.budget)} on {devices.slots} x {devices.name}")
         for note in context.notes:
             write(note)
-        bench = make_bench(experiment, context, journal, write)
+        bench = make_point_runner(experiment, context, journal, write)
         try:
             with heartbeat.run_driver_heartbeat(study, bench.accounting.clock), local_ray(devices.slots, devices.gpus):
                 if told.name:
@@ -289,8 +289,8 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         journal.note(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
         folder = shlex.quote(str(study))
-        write(f"draw it: {called('analysis/plot.py')} experiment {folder}")
-        write(f"its tables for a report: {called('tune/experiment.py')} --tables {folder} --latex")
+        write(f"draw it: {script_command('analysis/plot.py')} experiment {folder}")
+        write(f"its tables for a report: {script_command('tune/experiment.py')} --tables {folder} --latex")
         go_on = settings.to_go_on(study)
         left = missing(context.points, journal, experiment.name, go_on)
         for line in left if ended == "done" else [f"{ended}; go on with: {go_on}"]:
@@ -298,7 +298,9 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 
 
-def make_bench(experiment: Experiment, context: ExperimentContext, journal: Journal, write: LineWriter) -> Bench:
+def make_point_runner(
+    experiment: Experiment, context: ExperimentContext, journal: Journal, write: LineWriter
+) -> PointRunner:
     """Return the bench of a study, on a clock that goes on where the journal ends; note cap and facts in the
     journal."""
     settings, begun, before = context.settings, time.monotonic(), last_moment(journal)
@@ -311,7 +313,7 @@ def make_bench(experiment: Experiment, context: ExperimentContext, journal: Jour
     text = {settings.family: context.data}
     note_facts(facts_of(settings, context.devices, text, experiment=experiment.name), journal)
     (journal.folder / heartbeat.HEARTBEAT_FOLDER).mkdir(exist_ok=True)
-    return Bench(
+    return PointRunner(
         experiment=experiment, context=context, accounting=Accounting(journal, ledger, clock),
         trials=Trials(journal, context.config, clock), folder=journal.folder, write=write,
     )  # fmt: skip

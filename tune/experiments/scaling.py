@@ -16,8 +16,8 @@ from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
 from tune.experiments.parallel_timing import Rounds, accumulations, gradient_bytes, steps, undisturbed
 from tune.experiments.tables import figure, with_interval
-from tune.experiments.training import batch_rows, of_rows, trained
-from tune.published import PUBLISHED, published, read
+from tune.experiments.training import batch_rows, of_rows, train_with_checkpoints
+from tune.published import PUBLISHED, published, read_csv
 from tune.rows import pairs, steps_of, times_as_fast
 from tune.table_rules import speed_ups
 
@@ -73,7 +73,7 @@ def published_steps() -> dict[tuple[float, float], Row]:
 def published_speed_ups() -> dict[tuple[float, float], float]:
     """Return the speed-ups of the report's own epochs: seconds on one device over those on so many, with that batch on
     each."""
-    found = zip(published_steps(), speed_ups(read(PUBLISHED / "scaling.csv")), strict=True)
+    found = zip(published_steps(), speed_ups(read_csv(PUBLISHED / "scaling.csv")), strict=True)
     return {key: times for key, times in found if times is not None}
 
 
@@ -293,7 +293,7 @@ def measure_training(place: TaskContext, asked: dict[str, Any]) -> Iterator[Mess
     config = dataclasses.replace(place.config, dropout=0.0)
     learner = make_learner(config, place.data, place.device)
     yield Message(what="start")
-    row = yield from trained(
+    row = yield from train_with_checkpoints(
         learner, place.left, steps=asked["steps"], every=asked["every"], folder=place.folder,
         factor=lambda step: warm_up(step, config.warm_up_steps),
     )  # fmt: skip

@@ -25,7 +25,7 @@ from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.lives import NeverCompiled
+from tune.experiments.lives import EagerLearner
 from tune.experiments.methods import REPORT
 from tune.experiments.prices import EVALUATION_TOKENS
 from tune.experiments.tables import figure
@@ -82,7 +82,7 @@ def tell_stages(model: nn.Module, clock: StageClock) -> nn.Module:
     return model
 
 
-class StagedLearner(NeverCompiled):
+class StagedLearner(EagerLearner):
     """Learner that tells a clock which stage begins; never compiled, as forward and loss would then be one."""
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1, *, clock: StageClock):

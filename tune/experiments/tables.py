@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from tune.arithmetic import Interval, mean_interval
 from tune.experiments.base import Experiment, Row
-from tune.published import against_itself
+from tune.published import contradiction_tables
 from tune.search_space import label
-from tune.table_text import NOTHING, Table, on_screen
+from tune.table_text import EMPTY_CELL, Table, screen_lines
 
 WIDTH = 160
 MIB = 2**20
@@ -17,7 +17,7 @@ Key = TypeVar("Key")
 def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 1.0) -> str:
     """Return a value with its interval as text: 1.42 (1.40-1.44)."""
     if value is None:
-        return NOTHING
+        return EMPTY_CELL
     figure, low, high = (form.format(factor * each) for each in value)
     return f"{figure} ({low}-{high})"
 
@@ -29,8 +29,8 @@ def signed(value: Interval, form: str = "{:+.3f}", factor: float = 1.0) -> str:
 
 
 def figure(value: float | None, form: str = "{:.4g}", factor: float = 1.0) -> str:
-    """Return a number as text; NOTHING for None."""
-    return NOTHING if value is None else form.format(factor * value)
+    """Return a number as text; EMPTY_CELL for None."""
+    return EMPTY_CELL if value is None else form.format(factor * value)
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
@@ -60,13 +60,13 @@ def over_seeds(
     return interval(whole, form, factor)
 
 
-def ending(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
+def final_tables(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
     """Return the tables that an experiment ends with: its own, that of the trainings that diverged and are in no other,
     and that of what is wrong with the published figures beside them."""
     whole = rows if experiment.diverging or experiment.work else [row for row in rows if row["valid_loss"] is not None]
     made = experiment.tables(whole)
     made += [] if len(whole) == len(rows) else [diverged(rows)]
-    return [*made, *(against_itself(experiment.name) if made else [])]
+    return [*made, *(contradiction_tables(experiment.name) if made else [])]
 
 
 def diverged(rows: Sequence[Row]) -> Table:
@@ -81,5 +81,5 @@ def diverged(rows: Sequence[Row]) -> Table:
 def show(tables: Sequence[Table], write: Callable[[str], None]) -> None:
     """Write the tables line by line."""
     for table in tables:
-        for line in (*on_screen(table, WIDTH), ""):
+        for line in (*screen_lines(table, WIDTH), ""):
             write(line)

@@ -36,7 +36,7 @@ MARGIN = 1.5
 """No stretch of steps up to a checkpoint begins unless this many times the longest one so far is left."""
 
 
-def trained(
+def train_with_checkpoints(
     learner: Learner, left: Callable[[], float], *, steps: int, every: int, factor: Callable[[int], float],
     folder: Path, evaluation_tokens: int = EVALUATION_TOKENS,
 ) -> Generator[Message, None, Row]:  # fmt: skip

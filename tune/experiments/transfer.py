@@ -14,8 +14,8 @@ from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
 from tune.arithmetic import Interval, mean_interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.lists import trainings
-from tune.experiments.tables import NOTHING, signed
+from tune.experiments.lists import training_points
+from tune.experiments.tables import EMPTY_CELL, signed
 
 BASE = {"d_model": BASE_D_MODEL, "layers": BASE_LAYERS}
 AXES = {"d_model": "layers", "layers": "d_model"}
@@ -23,7 +23,7 @@ AXES = {"d_model": "layers", "layers": "d_model"}
 
 
 @dataclass(frozen=True)
-class Valley:
+class LossesByRate:
     """Losses by learning rate, given as its logarithm or in steps from some rate; the loss of what diverged is
     infinite."""
 
@@ -71,8 +71,8 @@ class Descent:
 
     shape: dict[str, int]
     ruled: bool | None
-    seeds: Mapping[int, Valley]
-    mean: Valley
+    seeds: Mapping[int, LossesByRate]
+    mean: LossesByRate
 
     def drift(self, base: "Descent") -> Interval:
         """Return the octaves from the base's best rate to this shape's, the mean over the seeds."""
@@ -114,9 +114,9 @@ def descents(rows: Sequence[Row]) -> list[Descent]:
 def descent(d_model: int, layers: int, ruled: bool | None, seeds: Mapping[int, Mapping[float, float]]) -> Descent:
     """Return the descent of one shape, from the losses of each seed by octave."""
     rates = max(seeds.values(), key=len).keys()
-    whole = {seed: Valley(losses) for seed, losses in seeds.items() if losses.keys() == rates}
+    whole = {seed: LossesByRate(losses) for seed, losses in seeds.items() if losses.keys() == rates}
     mean = {rate: statistics.fmean(each.losses[rate] for each in whole.values()) for rate in rates}
-    return Descent(shape={"d_model": d_model, "layers": layers}, ruled=ruled, seeds=whole, mean=Valley(mean))
+    return Descent(shape={"d_model": d_model, "layers": layers}, ruled=ruled, seeds=whole, mean=LossesByRate(mean))
 
 
 def base_of(found: Sequence[Descent]) -> Descent | None:
@@ -158,12 +158,12 @@ def figures(of: Descent | None, base: Descent) -> list[str]:
     """Return the cells of a shape: its best rate and the loss there, how far the rate moved, and what the base's own
     costs here."""
     if of is None:
-        return [NOTHING] * 4
+        return [EMPTY_CELL] * 4
     best = of.mean.best
     if math.isinf(of.mean.loss):
-        return [NOTHING, "diverged", NOTHING, NOTHING]
+        return [EMPTY_CELL, "diverged", EMPTY_CELL, EMPTY_CELL]
     regret = of.regret(base)
-    lost = NOTHING if regret is None else "diverged" if math.isinf(regret[0]) else signed(regret, "{:.3f}")
+    lost = EMPTY_CELL if regret is None else "diverged" if math.isinf(regret[0]) else signed(regret, "{:.3f}")
     if regret is not None and math.isfinite(regret[0]) and not of.mean.bracketed:
         lost = f">= {lost}"
     moved = beyond(of) + signed(of.drift(base), "{:+.2f}")
@@ -206,10 +206,10 @@ def name(of: Descent) -> str:
 
 
 def loss(of: Descent, rate: float) -> str:
-    """Return the cell of a shape at a rate; NOTHING: it was not trained with that rate."""
+    """Return the cell of a shape at a rate; EMPTY_CELL: it was not trained with that rate."""
     found = of.mean.losses.get(rate)
     if found is None:
-        return NOTHING
+        return EMPTY_CELL
     mark = "*" if rate == of.mean.best else ""
     return f"{found:.3f}{mark}" if math.isfinite(found) else "diverged"
 
@@ -239,7 +239,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
         for octaves in range(low - AROUND, high + AROUND + 1):
             own = float(f"{rate * 2**octaves:.{DIGITS}g}")
             asked.append((max(low - octaves, octaves - high), {**shape, **held, "learning_rate": own}))
-    return trainings(devices, settings, [(config, steps) for _, config in sorted(asked, key=itemgetter(0))])
+    return training_points(devices, settings, [(config, steps) for _, config in sorted(asked, key=itemgetter(0))])
 
 
 def shapes(settings: ExperimentSettings) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tune.reports import KEPT_BACK, Report
+from tune.reports import LEASE_RESERVE_FACTOR, Report
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.memory_model import MemoryModel
 from tune.search.policy import BudgetLeft, Confirm, Move, Policy
@@ -256,12 +256,16 @@ class Family:
     def least(self, trial: str | None, record: TrialRecord | None) -> float:
         """Return the seconds of a slot in which a trial comes to a report; a shorter lease would be lost. 0: it reports
         steadily."""
-        return self.cost_model.segment(trial, KEPT_BACK * record.gap) if record is not None and record.gap else 0.0
+        return (
+            self.cost_model.segment(trial, LEASE_RESERVE_FACTOR * record.gap)
+            if record is not None and record.gap
+            else 0.0
+        )
 
     def wanted(self, record: TrialRecord, price: float, most: float) -> float:
         """Return the seconds to reserve for a segment of this price; where its loop never reported, at least what a
         first report may take, up to half of `most`: a loop that hangs leaves as much to the next."""
-        seconds = with_margin(max(price, self.gap), self.margin) + KEPT_BACK * self.gap
+        seconds = with_margin(max(price, self.gap), self.margin) + LEASE_RESERVE_FACTOR * self.gap
         first = SLOWER * self.gap or self.first_lease
         return max(seconds, min(first, most / 2)) if record.step_seconds is None else seconds
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from tune.reports import ENDS, LOOKS, WATCH_POINTS, WATCH_SHARE, Ended, Evaluation, Report
+from tune.reports import ENDS, TURN_WINDOW, WATCH_POINTS, WATCH_SHARE, Ended, Evaluation, Report
 from tune.search.engine import Engine
 from tune.search_space import Value
 from tune.store.accounting import Assignment
 
-PAST_SHARES = LOOKS * WATCH_SHARE, LOOKS / WATCH_POINTS
+PAST_SHARES = TURN_WINDOW * WATCH_SHARE, TURN_WINDOW / WATCH_POINTS
 """Further training after which a trial is seen to be past its best: as a share of that before, and of its lease, the
 lesser of the two."""
 

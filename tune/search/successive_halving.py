@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tune.reports import KEPT_BACK, TIE
+from tune.reports import LEASE_RESERVE_FACTOR, TIE
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress, Standings
 from tune.search.front import Forecast, expected_gain
 from tune.search.ladder import Frame, Ladder
@@ -275,7 +275,7 @@ class SuccessiveHalving(Policy):
         least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
         if beside and trial is not None and math.isinf(self.ladder.life):
             least += LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
-        least += KEPT_BACK * self.trials[trial].progress.gap if trial is not None else 0.0
+        least += LEASE_RESERVE_FACTOR * self.trials[trial].progress.gap if trial is not None else 0.0
         if trial is None or seconds <= least:
             before = " before the deadline" if left.binding and left.wall < left.seconds else ""
             return HandBack("no trial can go on" if trial is None else f"nothing is left{before}")

@@ -15,7 +15,7 @@ from tune.own_space import OwnSpace
 from tune.recipe import SMALL_TEXT_TOKENS, Recipe, life_share
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
-from tune.search_space import ASPECT, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
+from tune.search_space import ASPECT, PER_LAYER, VARIABLE_RECIPE_FIELDS, Config, Dimension, Space, Value, layer_weights
 
 ENOUGH_RESULTS = 20
 """Fewest results at a rung for the sampler to learn from it: from fewer, five dimensions teach it noise. It learns from
@@ -113,8 +113,8 @@ class Suggester:
         """Return the configs that the prior finds about as promising as any, with the recipe's own values of what
         varies of it."""
         assert isinstance(self._space, Space), "of a loop there is no prior"
-        own = {name: value for name, value in self._space.default().items() if name in FREED}
-        kept = {name: values for name, values in self._space.vary.items() if name not in FREED}
+        own = {name: value for name, value in self._space.default().items() if name in VARIABLE_RECIPE_FIELDS}
+        kept = {name: values for name, values in self._space.vary.items() if name not in VARIABLE_RECIPE_FIELDS}
         configs = [{**config, **own} for config in replace(self._space, vary=kept).configs()]
         promises = [self._prior(config).promise for config in configs]
         least = AS_PROMISING * max(promises)
@@ -273,7 +273,7 @@ def prior(
     """
     if family not in PER_LAYER:
         return lambda config: NO_FAVOUR
-    freed = [name for name in FREED if name in default]
+    freed = [name for name in VARIABLE_RECIPE_FIELDS if name in default]
     dropout_spread = DROPOUT_SPREAD * math.sqrt(tokens / text_tokens)
     most_dropout = MOST_DROPOUT.get(family, 1.0) * math.cbrt(max(1.0, SMALL_TEXT_TOKENS / text_tokens))
 

@@ -17,7 +17,7 @@ from tests.forked import FORKING
 from tests.tune.backend.leases import place, told
 from tune.backend import loop_trial
 from tune.backend.loop_trial import LoopFailed, LoopTrial
-from tune.errors import told as in_one_line
+from tune.errors import parse_traceback as in_one_line
 from tune.load import Loop
 from tune.loop import FIRST_SAVE_SECONDS, output_of
 from tune.reports import Metric, Report, from_row
@@ -204,7 +204,7 @@ def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker
 
 def test_what_a_checkpoint_takes_is_known_to_the_next_trial_of_a_process(worker: Worker) -> None:
     """By it a loop that is ended by force has saved what is cheap."""
-    source = COUNTS.replace("    step = 0\n", "    step = 0\n    print(ration.held().save_seconds)\n")
+    source = COUNTS.replace("    step = 0\n", "    step = 0\n    print(ration.current_lease().save_seconds)\n")
     worker.trial.setup(worker.lease_of(steps=20), worker.place, worker.loop(source))
     assert worker.ends().seconds["checkpoint"] > 0
     assert worker.goes_on("t002", steps=10).steps == 10

@@ -24,7 +24,7 @@ from tune.backend import leased as trial
 from tune.backend import trainable
 from tune.backend.leased import HeldLease
 from tune.backend.trainable import TrainingTrial
-from tune.experiments.lists import Trimmed
+from tune.experiments.lists import CheckpointCleaner
 from tune.reports import Report, from_row
 from tune.store.heartbeat import (
     DRIVER,
@@ -109,7 +109,7 @@ def test_a_trial_of_a_list_is_judged_on_both_splits_to_its_end_and_leaves_nothin
     engine: Any = SimpleNamespace(accounting=SimpleNamespace(journal=SimpleNamespace(folder=tmp_path)))
     for report in found:
         assert list(tmp_path.rglob("*.safetensors")), "until the journal has the last report"
-        Trimmed().reported(engine, orders["assignment"]["trial"], report)
+        CheckpointCleaner().reported(engine, orders["assignment"]["trial"], report)
     assert last.checkpoint is None and not list(tmp_path.rglob("*.safetensors"))
 
 

@@ -18,9 +18,9 @@ from tune.curves.baselines import (
     OPTUNA_HALVING_REDUCTION,
     OptunaPruner,
     Stub,
-    made,
+    make_baseline,
 )
-from tune.curves.recorded import Supply
+from tune.curves.recorded import CurveSuggestions
 from tune.search.policy import BudgetLeft, HandBack, Policy, Promote, Start, Wait
 
 LONGEST = 32
@@ -56,8 +56,10 @@ def test_hyperband_draws_its_brackets_anew_for_each_seed() -> None:
     """Of a trial's number and the name of its study."""
     drawn, trials = set(), [f"t{number}" for number in range(40)]
     for seed in range(3):
-        policy = made("optuna-hyperband", supply=Supply([], seed=seed), price=lambda *_: 1.0, unit=1.0, steps=64.0,
-                      step_seconds=1.0)  # fmt: skip
+        supply = CurveSuggestions([], seed=seed)
+        policy = make_baseline(
+            "optuna-hyperband", supply=supply, price=lambda *_: 1.0, unit=1.0, steps=64.0, step_seconds=1.0
+        )
         assert isinstance(policy, OptunaPruner)
         for trial in trials:
             policy.begin(trial)
@@ -84,8 +86,10 @@ def loss(trial: str, time: float) -> float:
 
 
 def rule(scheduler: str, configs: int) -> Policy:
-    supply = Supply(table(configs).curves, seed=0)
-    return made(scheduler, supply=supply, price=lambda trial, rung: 1.0, unit=1.0, steps=LONGEST, step_seconds=1.0)
+    supply = CurveSuggestions(table(configs).curves, seed=0)
+    return make_baseline(
+        scheduler, supply=supply, price=lambda trial, rung: 1.0, unit=1.0, steps=LONGEST, step_seconds=1.0
+    )
 
 
 def moves(policy: Policy, *, slots: int = 1) -> Iterator[tuple[Start | Promote, str, int]]:

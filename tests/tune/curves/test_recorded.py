@@ -11,7 +11,7 @@ import pytest
 from tests.tune.curves.made import table
 from tune.cli import main
 from tune.curves.asked import ReplaySettings
-from tune.curves.recorded import MOST_REPORTS, PUBLISHED, Curve, Supply, evenly, load
+from tune.curves.recorded import MOST_REPORTS, PUBLISHED, Curve, CurveSuggestions, load_tables, resample_losses
 from tune.experiments.curves import SHAPES
 from tune.search.forecast import Favour
 from tune.store.journal import SCHEMA
@@ -24,8 +24,8 @@ MEASURED = [(4.0, 4.5), (8.0, 4.0), (16.0, 3.0)]
 def test_a_published_table_is_whole_and_goes_by_its_name(path: Path) -> None:
     """In own mode, of built-in models; the replay can suggest of it as a search does. An average is measured from twice
     the warm-up on."""
-    (table,) = load(Path(path.stem))
-    assert table == load(path)[0] and table.own_mode and len(table.curves) == len(SHAPES)
+    (table,) = load_tables(Path(path.stem))
+    assert table == load_tables(path)[0] and table.own_mode and len(table.curves) == len(SHAPES)
     for curve in table.curves:
         assert {curve.family, path.stem.split("-")[0]} == {table.curves[0].family} and curve.tokens_per_step > 0
         assert curve.text_tokens > 0 and curve.warm_up_steps > 0 and min(curve.losses) < curve.losses[0]
@@ -49,7 +49,7 @@ def journal(path: Path, trials: dict[str, tuple[str, str, str | None]]) -> Path:
 def test_a_journal_is_a_table_for_each_family(tmp_path):
     families = {"t001": "nanogpt", "t002": "nanogpt", "t003": "translation", "unmeasured": "translation"}
     trials = {trial: (family, "paused", None) for trial, family in families.items()}
-    tables = load(journal(tmp_path / "a #study?" / "journal.db", trials))
+    tables = load_tables(journal(tmp_path / "a #study?" / "journal.db", trials))
     sizes = [(table.name, len(table.curves)) for table in tables]
     assert sizes == [("a #study?-nanogpt", 2), ("a #study?-translation", 1)]
     curve = tables[0].curves[0]
@@ -62,7 +62,7 @@ def test_a_trial_that_reported_once_before_it_trained_is_a_curve_of_a_bounded_si
     with sqlite3.connect(path) as connection:
         connection.execute(REPORT, ("unmeasured", 1e-3, 9.0, 0))
         connection.execute(REPORT, ("unmeasured", 3600.0, 2.0, 0))
-    ((curve,),) = [table.curves for table in load(path)]
+    ((curve,),) = [table.curves for table in load_tables(path)]
     assert len(curve.losses) == MOST_REPORTS and curve.seconds == pytest.approx(3600.0)
     assert 2.0 < curve.losses[0] < 9.0 and curve.losses[-1] == 2.0
 
@@ -76,13 +76,13 @@ def test_of_what_was_trained_again_after_a_kill_a_curve_has_the_second(tmp_path:
         for steps, seconds, loss in again:
             connection.execute(REPORT, ("t001", seconds, loss, 1))
             connection.execute("UPDATE reports SET steps = ? WHERE steps IS NULL", (steps,))
-    ((curve,),) = (table.curves for table in load(path))
-    assert curve.losses == evenly(MEASURED, 4.0)
+    ((curve,),) = (table.curves for table in load_tables(path))
+    assert curve.losses == resample_losses(MEASURED, 4.0)
 
 
 def test_a_trial_that_diverged_is_a_curve_that_does_after_its_last_loss(tmp_path):
     trials = {"t001": ("nanogpt", "finished", "decayed"), "t002": ("nanogpt", "stopped", "diverged: loss is nan")}
-    (table,) = load(journal(tmp_path / "study" / "journal.db", trials))
+    (table,) = load_tables(journal(tmp_path / "study" / "journal.db", trials))
     sound, broken = table.curves
     assert sound.diverges == math.inf and sound.sound == len(sound.losses)
     assert broken.losses[: broken.sound] == sound.losses, "what it had measured it has"
@@ -102,7 +102,7 @@ def test_a_replay_says_which_share_of_the_trials_could_have_gone_on(tmp_path, ca
 
 
 def test_between_two_measurements_equal_ratios_of_time_are_equal_falls():
-    losses = evenly([(1.0, 6.0), (64.0, 0.0)], 1.0)
+    losses = resample_losses([(1.0, 6.0), (64.0, 0.0)], 1.0)
     assert [losses[seconds - 1] for seconds in (1, 2, 4, 8, 16, 32, 64)] == pytest.approx([6, 5, 4, 3, 2, 1, 0])
 
 
@@ -112,7 +112,7 @@ ROW = {"config": {"width": 1}, "parameters": 9, "seconds_per_report": 2.0, "step
 def test_a_row_of_a_file_is_a_curve_that_ends_where_its_reports_do_or_are_not_finite(tmp_path: Path) -> None:
     rows = [ROW | {"valid_loss": [3, 2, 1], "memory_mb": 5}, ROW | {"valid_loss": [3, None, 1], "memory_mb": None}]
     (tmp_path / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (table,) = load(tmp_path / "made.jsonl")
+    (table,) = load_tables(tmp_path / "made.jsonl")
     whole, broken = table.curves
     assert (whole.most, whole.diverges, whole.memory_bytes) == (300, math.inf, 5e6)
     assert (broken.sound, broken.diverges, broken.memory_bytes) == (1, 200, 0)
@@ -136,7 +136,7 @@ def test_in_own_mode_a_last_segment_has_the_decayed_loss_where_one_was_measured(
     decayed = [None, 2.5, None, 1.5]
     row = ROW | {"valid_loss": [4.0, 3.5, 3.25, 3.0], "decayed_loss": decayed, "decay_share": 0.4}
     (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
-    (table,) = load(tmp_path / "own.jsonl")
+    (table,) = load_tables(tmp_path / "own.jsonl")
     (curve,) = table.curves
     assert table.own_mode and curve.most == 400
     assert [curve.final(steps) for steps in (200, 400)] == pytest.approx([2.5, 1.5])
@@ -151,7 +151,7 @@ def test_in_own_mode_a_report_without_a_loss_lies_between_its_neighbours_and_non
     losses = [4.0, None, 3.0, 2.5, None, None]
     row = ROW | {"valid_loss": losses, "averaged_loss": losses[:4], "decayed_loss": [None, None, 2.0, None, None, None]}
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (row, row | {"decayed_loss": []})))
-    (own, other), full = load(tmp_path / "own.jsonl")[0].curves, [4.0, 4 - math.log(2) / math.log(3), 3.0, 2.5]
+    (own, other), full = load_tables(tmp_path / "own.jsonl")[0].curves, [4.0, 4 - math.log(2) / math.log(3), 3.0, 2.5]
     assert list(own.losses[:4]) == list(own.averaged) == pytest.approx(full)
     assert (own.sound, own.diverges, own.lowest(600)) == (4, 500, 2.5)
     assert other.sound == 1, "of another schedule it is a loss that was not finite"
@@ -172,7 +172,7 @@ def test_that_a_loss_rises_as_dropout_begins_is_no_turn(dropout: float, seen: bo
 def test_every_curve_is_handed_out_once_and_once_more_when_it_begins_again(suggest: str) -> None:
     prior = (lambda config: Favour(promise=float(config["depth"]) + 1.0)) if suggest == "prior" else None
     curves = table(20).curves  # each larger than the one before
-    supply = Supply(curves, seed=1, prior=prior)
+    supply = CurveSuggestions(curves, seed=1, prior=prior)
     for _ in range(2):
         given = []
         while supply.more:

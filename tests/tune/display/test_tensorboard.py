@@ -24,10 +24,10 @@ from tests.tune.search.world import MFU, World
 from tune.display import tensorboard
 from tune.display.standings import draw_front, levels, ranking_table
 from tune.display.tensorboard import METRICS, REASONS, EventFile, TensorBoard, TrialRun, hparams_start, scalar
-from tune.facts import overhead_noted
+from tune.facts import record_overhead
 from tune.reports import Evaluation, Report, journal_row
 from tune.search.engine import GIVE_UP
-from tune.search_space import DIMENSIONS, FREED, freed
+from tune.search_space import DIMENSIONS, VARIABLE_RECIPE_FIELDS, recipe_field_values
 from tune.settings import Settings
 from tune.store.journal import Journal
 from tune.store.queries import ranking
@@ -179,7 +179,7 @@ def test_what_it_takes_of_a_search_is_written_down(tmp_path: Path) -> None:
     world.run(reports=3)
     for rest in (10_000, 0):
         before = board.watch.seconds, world.journal.watch.seconds
-        with overhead_noted(world.journal, board):
+        with record_overhead(world.journal, board):
             world.run(rest)
         taken = world.journal.facts()["overhead"]
         assert taken["tensorboard"] == pytest.approx(board.watch.seconds - before[0])
@@ -239,9 +239,11 @@ def test_each_decision_is_told_with_its_reason(over: World) -> None:
 
 
 def test_after_the_cap_also_of_what_is_freed_of_the_recipe(tmp_path: Path) -> None:
-    vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1, "context": 64})
+    vary = recipe_field_values(
+        VARIABLE_RECIPE_FIELDS, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1, "context": 64}
+    )
     world = finished(tmp_path, vary=vary)
-    check_all_are_complete(tmp_path, [*DIMENSIONS, *FREED])
+    check_all_are_complete(tmp_path, [*DIMENSIONS, *VARIABLE_RECIPE_FIELDS])
     paid = world.journal.rows("SELECT trial, TOTAL(charged) AS seconds FROM leases GROUP BY trial")
     shown = {run.partition("/")[2].split()[0]: row["device-seconds"] for run, row in hparams_table(tmp_path)[1].items()}
     for trial, seconds in paid:

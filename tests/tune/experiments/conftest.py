@@ -7,11 +7,11 @@ import pytest
 
 from model.training.checkpoint import newest
 from tests.model.conftest import clock, eager, life, pair_data, run, small, small_pairs, small_text, text_data, warm
-from tune.assembly import make_engine, make_place, make_terms
+from tune.assembly import make_engine, make_terms, make_trial_environment
 from tune.display.tensorboard import TensorBoard
 from tune.experiments.base import Experiment, Row
-from tune.experiments.lists import trained
-from tune.experiments.prices import Measured
+from tune.experiments.lists import ended_trial_rows
+from tune.experiments.prices import StepSpeed
 from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search_context import SearchContext
@@ -25,8 +25,8 @@ __all__ = ["clock", "eager", "life", "pair_data", "run", "small", "small_pairs",
 @pytest.fixture
 def known_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that nothing measures."""
-    known = Measured(once=0.01, layer=0.005, flops=1e11, spread=0.0)
-    monkeypatch.setattr("tune.experiments.prices.measured", lambda *_: known)
+    known = StepSpeed(once=0.01, layer=0.005, flops=1e11, spread=0.0)
+    monkeypatch.setattr("tune.experiments.prices.measure_step_speed", lambda *_: known)
 
 
 def studied(
@@ -45,10 +45,10 @@ def studied(
         notes = [] if new else restore(engine, journal, make_terms(context, engine), newest)
         assert notes == []
         journal.note(**context.facts())
-        place = make_place(context, engine)
+        place = make_trial_environment(context, engine)
         assert place.listed and {recipe({})["average"] for recipe in place.recipes.values()} == {0.0}
         Simulation(engine, clock, Costs(start_up=6.0, overhead=1.0), course).run()
-        rows = trained(journal.rows(ENDED_TRIALS_QUERY), journal.facts()["corpora"])
+        rows = ended_trial_rows(journal.rows(ENDED_TRIALS_QUERY), journal.facts()["corpora"])
         told = list(conclude(context, engine, tensorboard, [tensorboard]))
         assert engine.accounting.ledger.spent <= settings.budget
     return rows, told

@@ -14,7 +14,7 @@ from model.config import Config
 from model.cost.estimates import plain_parameters
 from tests.training_rows import ablated, ended, row
 from tests.tune.experiments.conftest import studied
-from tune.assembly import make_engine, make_place
+from tune.assembly import make_engine, make_trial_environment
 from tune.devices import Devices, find_devices
 from tune.experiments.ablation import (
     ABLATION,
@@ -26,26 +26,26 @@ from tune.experiments.ablation import (
     ablation,
     agreement,
     common,
+    interaction_effects,
     losses,
     main_effects,
     overfitting,
     overfitting_tables,
+    published_by_shape,
     shape_of,
     slopes,
     steps_of,
     tables,
-    theirs,
-    twists,
 )
 from tune.experiments.base import ExperimentSettings, Row, price
-from tune.experiments.lists import run_list, stand
+from tune.experiments.lists import make_list_context, run_list
 from tune.reports import Report
 from tune.search.engine import Engine
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.store.accounting import Assignment
 from tune.store.journal import Journal, connect
-from tune.study import own_ray
-from tune.table_text import NOTHING
+from tune.study import start_local_ray
+from tune.table_text import EMPTY_CELL
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
 pytestmark = pytest.mark.usefixtures("known_prices")
@@ -59,7 +59,7 @@ def settings(**more: Any) -> ExperimentSettings:
 def test_each_configuration_of_the_report_is_asked_for_at_equal_tokens_the_dearest_first():
     asked = ablation(CPU, settings())
     shapes = [shape_of(point.config) for point in asked]
-    assert {*theirs()} < {*shapes} and len(shapes) == len({*shapes}) == 33 + 14
+    assert {*published_by_shape()} < {*shapes} and len(shapes) == len({*shapes}) == 33 + 14
     assert shapes[0] == Shape(512, 4, 16, 0.5) and shapes[-1].d_model == 16
     assert {point.asked["steps"] for point in asked} == {steps_of(settings())}
     assert {shape.layers for shape in shapes if shape.dropout == 0} == {2, 4}
@@ -84,7 +84,7 @@ def test_scale_shortens_seeds_come_after_all_of_the_first_and_fix_leaves_out():
 
 
 def test_the_reports_parameters_are_counted():
-    for shape, published in theirs().items():
+    for shape, published in published_by_shape().items():
         counted = plain_parameters(d_model=int(shape.d_model), layers=int(shape.layers), vocabulary=WORDS)
         assert counted / 1e6 == pytest.approx(published["parameters_million"], rel=0.01), shape
 
@@ -95,18 +95,24 @@ def additive(d_model: int, heads: int, layers: int, dropout: float, seed: int = 
 
 
 def test_effects_that_add_up_are_found_and_do_not_interact():
-    shapes = {shape: additive(*shape) for shape in theirs()}
+    shapes = {shape: additive(*shape) for shape in published_by_shape()}
     for name, effect in zip(UNITS, (-0.5, 0.01, -0.1, 0.1), strict=True):
         assert slopes(shapes, name) and slopes(shapes, name) == pytest.approx([effect] * len(slopes(shapes, name)))
     for pair in (("d_model", "dropout"), ("layers", "dropout"), ("d_model", "layers")):
-        found = twists(shapes, *pair)
+        found = interaction_effects(shapes, *pair)
         assert found and found == pytest.approx([0] * len(found), abs=1e-9)
 
 
 def test_an_interaction_is_found_for_each_more_of_both():
-    shapes = {shape: additive(*shape) + 0.3 * math.log2(shape.layers) * 10 * shape.dropout for shape in theirs()}
-    assert twists(shapes, "layers", "dropout") == pytest.approx([0.3] * len(twists(shapes, "layers", "dropout")))
-    assert twists(shapes, "dropout", "layers") == pytest.approx(twists(shapes, "layers", "dropout"))
+    shapes = {
+        shape: additive(*shape) + 0.3 * math.log2(shape.layers) * 10 * shape.dropout for shape in published_by_shape()
+    }
+    assert interaction_effects(shapes, "layers", "dropout") == pytest.approx(
+        [0.3] * len(interaction_effects(shapes, "layers", "dropout"))
+    )
+    assert interaction_effects(shapes, "dropout", "layers") == pytest.approx(
+        interaction_effects(shapes, "layers", "dropout")
+    )
 
 
 def test_over_seeds_only_configurations_are_compared_that_each_has():
@@ -133,7 +139,7 @@ def test_effects_have_an_interval_of_several_seeds():
 
 
 def test_of_equal_orders_all_pairs_agree_and_of_opposite_ones_none():
-    ours = {shape: float(place) for place, shape in enumerate(theirs())}
+    ours = {shape: float(place) for place, shape in enumerate(published_by_shape())}
     assert agreement(ours, ours) == 1 and agreement(ours, {shape: -loss for shape, loss in ours.items()}) == 0
 
 
@@ -147,7 +153,7 @@ def pairs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("scale", [1e-6, 2e-4])
 def test_a_text_is_cut_so_that_it_is_seen_so_often_and_has_some_batches_at_any_scale(pairs: Path, scale: float) -> None:
     asked = settings(scale=scale, translation_corpus=pairs)
-    context = stand(OVERFITTING, asked, CPU)
+    context = make_list_context(OVERFITTING, asked, CPU)
     (data,) = context.data.values()
     batch = context.recipes["translation"].batch_tokens
     (steps,) = {point.asked["steps"] for point in overfitting(CPU, asked)}
@@ -159,7 +165,7 @@ def test_a_text_is_cut_so_that_it_is_seen_so_often_and_has_some_batches_at_any_s
 
 def study(folder: Path, asked: ExperimentSettings) -> tuple[int, list[Row], list[str]]:
     """How long its list is, what was trained, and what is told of it."""
-    context = stand(ABLATION, asked, CPU)
+    context = make_list_context(ABLATION, asked, CPU)
     assert context.listed is not None
     rows, told = studied(ABLATION, context, folder, lambda *_: PowerLaw(step_seconds=0.5, parameters=1000))
     return len(context.listed.listed), rows, told
@@ -188,7 +194,7 @@ def test_a_gap_that_is_not_known_is_no_number_and_is_of_seeds_that_have_both() -
     rows = [ended(row({"steps": 100}, {**shape, "dropout": p, "seed": seed}, loss, train_loss=trained))
             for p, seed, loss, trained in ((0.0, 0, 3.0, None), (0.1, 0, 3.0, 2.5), (0.1, 1, 9.0, None))]  # fmt: skip
     (table,) = overfitting_tables(rows)
-    assert [cells[table.columns.index("gap")] for cells in table.rows] == [NOTHING, "+0.500"]
+    assert [cells[table.columns.index("gap")] for cells in table.rows] == [EMPTY_CELL, "+0.500"]
 
 
 class Raising(Simulation):
@@ -245,7 +251,7 @@ def test_a_trial_of_two_cores_has_two_threads_and_two_of_rays_cpus(
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("tune.study.local_ray", lambda cpus, gpus, preload: nullcontext((cpus, gpus)))
     asked = settings(devices=5, cores_per_trial=2, translation_corpus=pairs)
-    context = stand(ABLATION, asked, find_devices(asked))
-    with closing(Journal(tmp_path, new=True)) as journal, own_ray(context) as ray:
-        place = make_place(context, make_engine(context, journal, [], now=Clock(), elapsed=0.0))
+    context = make_list_context(ABLATION, asked, find_devices(asked))
+    with closing(Journal(tmp_path, new=True)) as journal, start_local_ray(context) as ray:
+        place = make_trial_environment(context, make_engine(context, journal, [], now=Clock(), elapsed=0.0))
     assert (place.threads, ray) == (2, (4, 0)), "two trials at once"

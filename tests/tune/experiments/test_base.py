@@ -27,7 +27,7 @@ from tune.experiments.base import (
     remedies,
 )
 from tune.experiments.catalogue import EXPERIMENTS
-from tune.experiments.prices import MADE_UP, PROBED, solved, step_flops, step_price
+from tune.experiments.prices import MADE_UP, PROBED, fit_step_speed, step_flops, step_price
 from tune.search_space import PRECISIONS
 
 GROUP = START_SECONDS + END_SECONDS
@@ -130,7 +130,7 @@ def probed(family: str) -> list[Config]:
 def test_what_steps_are_made_of_is_found_again(family: str, once: float, layer: float) -> None:
     flops = [step_flops(config) for config in probed(family)]
     steps = [once + config.layers * layer + each / 2e11 for config, each in zip(probed(family), flops, strict=True)]
-    found = solved([[9.0, step, step] for step in steps], flops)
+    found = fit_step_speed([[9.0, step, step] for step in steps], flops)
     assert found.once == pytest.approx(once, abs=1e-9) and found.layer == pytest.approx(layer, abs=1e-9)
     assert found.flops == pytest.approx(2e11) and found.spread == 0.0
 
@@ -138,7 +138,7 @@ def test_what_steps_are_made_of_is_found_again(family: str, once: float, layer: 
 def test_however_steps_were_disturbed_nothing_costs_less_than_nothing() -> None:
     flops = [step_flops(config) for config in probed("nanogpt")]
     for taken in ([0.01, 0.005, 0.02], [0.05, 0.06, 0.01], [0.01, 0.09, 0.011]):
-        found = solved([[each] for each in taken], flops)
+        found = fit_step_speed([[each] for each in taken], flops)
         assert min(found.once, found.layer) >= 0 < found.flops and math.isfinite(found.flops)
 
 

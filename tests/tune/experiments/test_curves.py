@@ -28,13 +28,13 @@ from model.training.time_budget import Segment
 from model.training.train import train
 from tests.soak.accounts import number
 from tune.backend.worker_group import Message, RankSetup, Task, TaskContext
-from tune.curves.recorded import Table, load
+from tune.curves.recorded import Table, load_tables
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments import curves, lives, runner
 from tune.experiments.base import ExperimentSettings, Point, Row
 from tune.experiments.curves import CURVES, SHAPES, foretold, further, points
-from tune.experiments.lives import begins, lived, measured_at, step_bytes
+from tune.experiments.lives import last_report_before_decay, measured_at, step_bytes, train_life
 from tune.reports import Report
 from tune.search_space import PRECISIONS, Space, label
 from tune.store.accounting import Hold
@@ -82,25 +82,25 @@ def test_losses_are_known_at_the_first_report_where_decays_begin_and_end_and_a_r
     assert found[0] == 1 and found[-1] == ends[-1] and {*ends} <= {*found} and found == sorted(found)
     assert all(high <= max(low + 1, math.ceil(lives.RATIO * low)) for low, high in itertools.pairwise(found))
     for end in ends:
-        assert end - begins(end, share) >= share * end - 1e-6, "no decay begins late"
-        assert begins(end, share) in {0, *found}
+        assert end - last_report_before_decay(end, share) >= share * end - 1e-6, "no decay begins late"
+        assert last_report_before_decay(end, share) in {0, *found}
 
 
 def test_a_life_that_is_cut_short_anywhere_goes_on_to_the_same_row(few: dict[str, tuple], tmp_path: Path) -> None:
-    whole = list(lived(place(few, tmp_path / "whole"), ASKED))
+    whole = list(train_life(place(few, tmp_path / "whole"), ASKED))
     assert not list((tmp_path / "whole").glob("decay-*"))
     for words in range(1, len(whole)):
         later = ASKED | {"step_seconds": words * STEP_SECONDS}
-        life = lived(place(few, tmp_path / "cut"), later)
+        life = train_life(place(few, tmp_path / "cut"), later)
         list(itertools.islice(life, words))
         life.close()
-    assert row_of(lived(place(few, tmp_path / "cut"), ASKED)) == whole[-1].row
+    assert row_of(train_life(place(few, tmp_path / "cut"), ASKED)) == whole[-1].row
 
 
 @pytest.mark.parametrize("of", ["text", "pairs"])
 def test_its_losses_are_those_of_a_search(few: dict[str, tuple], tmp_path: Path, of: str) -> None:
     at = place(few, tmp_path / "life", of)
-    row = row_of(lived(at, ASKED))
+    row = row_of(train_life(at, ASKED))
     every = row["steps_per_report"]
     assert every == 2
     for reports, final, name in ((6, True, "decayed_loss"), (2, True, "decayed_loss"), (6, False, "valid_loss")):
@@ -116,14 +116,12 @@ def test_a_longer_life_goes_on_where_the_shorter_ended(
     few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = ASKED | {"seconds": 1.2}
-    anew = row_of(lived(place(few, tmp_path / "anew"), long))
-    short = row_of(lived(place(few, tmp_path / "on"), ASKED))
+    anew = row_of(train_life(place(few, tmp_path / "anew"), long))
+    short = row_of(train_life(place(few, tmp_path / "on"), ASKED))
     steps = list[int]()
-    learn = lives.NeverCompiled.step
-    monkeypatch.setattr(
-        lives.NeverCompiled, "step", lambda self, rate: (steps.append(self.steps), learn(self, rate))[1]
-    )
-    longer = row_of(lived(place(few, tmp_path / "on"), long))
+    learn = lives.EagerLearner.step
+    monkeypatch.setattr(lives.EagerLearner, "step", lambda self, rate: (steps.append(self.steps), learn(self, rate))[1])
+    longer = row_of(train_life(place(few, tmp_path / "on"), long))
     assert min(steps) >= 6 * 2 and longer["valid_loss"][-1] == anew["valid_loss"][-1]
     assert longer["valid_loss"][:6] == short["valid_loss"] and longer["decayed_loss"][:6] == short["decayed_loss"]
 
@@ -131,14 +129,14 @@ def test_a_longer_life_goes_on_where_the_shorter_ended(
 def test_what_diverges_has_no_loss_from_there_on(
     few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn = lives.NeverCompiled.step
+    learn = lives.EagerLearner.step
 
     def breaks(learner: Any, factor: float) -> Any:
         step = learn(learner, factor)
         return dataclasses.replace(step, loss=step.loss * (math.nan if learner.steps > 7 else 1))
 
-    monkeypatch.setattr(lives.NeverCompiled, "step", breaks)
-    row = row_of(lived(place(few, tmp_path), ASKED))
+    monkeypatch.setattr(lives.EagerLearner, "step", breaks)
+    row = row_of(train_life(place(few, tmp_path), ASKED))
     assert row["valid_loss"][3:] == [None] * 3 and None not in row["valid_loss"][:3]
     assert row["decayed_loss"][5] is None and row["decayed_loss"][1] is not None
 
@@ -155,20 +153,23 @@ def test_a_loss_is_of_the_report_that_it_stands_at(
 
     monkeypatch.setattr(lives, "train", cut)
     with pytest.raises(UserError, match="2 of 4 steps in the seconds that there were"):
-        list(lived(at, ASKED))
+        list(train_life(at, ASKED))
     short[0] = 100
     with pytest.raises(UserError, match="7 of 12 steps in the seconds that there were"):
-        list(lived(at, ASKED))
+        list(train_life(at, ASKED))
     short.clear()
-    assert row_of(lived(at, ASKED))["valid_loss"] == row_of(lived(place(few, tmp_path / "whole"), ASKED))["valid_loss"]
+    assert (
+        row_of(train_life(at, ASKED))["valid_loss"]
+        == row_of(train_life(place(few, tmp_path / "whole"), ASKED))["valid_loss"]
+    )
 
 
 def test_without_a_step_time_or_seconds_nothing_is_lived(few: dict[str, tuple], tmp_path: Path) -> None:
     hasty = dataclasses.replace(place(few, tmp_path), ends=time.monotonic() + lives.END_SECONDS)
     with pytest.raises(UserError, match="0 of 2 steps in the seconds that there were: go on with --resume"):
-        list(lived(hasty, ASKED))
+        list(train_life(hasty, ASKED))
     with pytest.raises(UserError, match="its step time was not measured"):
-        list(lived(hasty, {name: value for name, value in ASKED.items() if name != "step_seconds"}))
+        list(train_life(hasty, {name: value for name, value in ASKED.items() if name != "step_seconds"}))
 
 
 # Points and the table
@@ -241,7 +242,7 @@ def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(known_
     first = points(HERE, settings())
     rows = rows_of(first) + rows_of(further(rows_of(first)))
     (tmp_path / curves.TABLE).write_text(CURVES.files(rows)[curves.TABLE])
-    (table,) = load(tmp_path / curves.TABLE)
+    (table,) = load_tables(tmp_path / curves.TABLE)
     assert isinstance(table, Table) and table.own_mode and len(table.curves) == len(SHAPES)
     assert sorted(len(curve.losses) for curve in table.curves) == [120] * 11 + [1200] * 5
     for curve in table.curves:
@@ -323,7 +324,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
         more = asked | {"text_corpus": tmp_path / "text.txt", "out": study, "resume": resumed}
         found.append(runner.run_experiment(CURVES, settings(**more)))
     assert found == [runner.INTERRUPTED] * 3 + [0]
-    (table,) = load(study / curves.TABLE)
+    (table,) = load_tables(study / curves.TABLE)
     ends = sorted(sum(map(math.isfinite, curve.decayed)) for curve in table.curves)
     assert table.own_mode and ends[1] == ends[0] + 1 and min(curve.sound for curve in table.curves) > 1
     rows = [json.loads(line) for line in (study / curves.TABLE).read_text().splitlines()]

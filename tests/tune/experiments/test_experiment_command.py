@@ -15,11 +15,11 @@ from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
 from tune.experiments import experiment_settings
-from tune.experiments.base import survey
+from tune.experiments.base import make_experiment_context
 from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.experiments.scaling import tables
-from tune.experiments.tables import ending
+from tune.experiments.tables import final_tables
 from tune.reports import EPOCHS_AS_NEW
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search_space import SPACES
@@ -166,12 +166,12 @@ def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, sp
     of_study = {"context": 128, "batch_tokens": 768} if family == "nanogpt" else {}
     recipe = {**OLD_DEFAULTS, **of_study, "average": 0.0}  # experiments keep no average of weights
     config = Config.at({**recipe, **winner.config}, family=family, seed=7)
-    assert survey(EXPERIMENTS["scaling"], found).config == config
+    assert make_experiment_context(EXPERIMENTS["scaling"], found).config == config
     corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]
     assert {name: getattr(found, name) for name in texts} == dict.fromkeys(texts) | {corpus: texts[corpus]}
     assert ExperimentSettings.from_stored(found.stored(), out=found.out) == replace(found, name="")
     assert cli.main(ExperimentSettings, shlex.split(found.first_line() or "")) == 0
-    assert survey(EXPERIMENTS["scaling"], asked[1]).config == config, "as its first line has it"
+    assert make_experiment_context(EXPERIMENTS["scaling"], asked[1]).config == config, "as its first line has it"
 
 
 @pytest.mark.parametrize(("name", "given", "after"), [
@@ -183,7 +183,7 @@ def test_reports_are_repeated_with_dropout_at_once_and_curves_are_a_searchs(text
     monkeypatch.setattr("tune.experiments.catalogue.run_experiment", lambda _, settings: asked.append(settings) or 0)
     corpora = [part for flag, path in texts.items() for part in (f"--{flag.replace('_', '-')}", str(path))]
     assert cli.main(ExperimentSettings, [name, "--budget", "100h", *HERE, *corpora, *given]) == 0
-    assert survey(EXPERIMENTS[name], asked[0]).config.dropout_after == after
+    assert make_experiment_context(EXPERIMENTS[name], asked[0]).config.dropout_after == after
 
 
 def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
@@ -191,7 +191,7 @@ def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
         journal.note(experiment="scaling")
         for row in all_rows():
             journal.insert("rows", {"at": 1.0, "experiment": "scaling", "value": json.dumps(row)})
-    titles = [table.title for table in ending(EXPERIMENTS["scaling"], all_rows())]
+    titles = [table.title for table in final_tables(EXPERIMENTS["scaling"], all_rows())]
     assert len(titles) == len(tables(all_rows())) + 1, "and what is wrong with the report's figures"
     for form, begin in (((), ""), (("--markdown",), "**"), (("--latex",), r"\caption{"), (("--csv",), "")):
         assert cli.main(ExperimentSettings, ["--tables", str(tmp_path), *form]) == 0

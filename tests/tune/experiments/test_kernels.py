@@ -26,10 +26,10 @@ from tune.experiments.kernels import (
     Cluster,
     OverdueError,
     Study,
-    begun,
     check_first,
     expected,
     in_tasks,
+    open_study,
 )
 from tune.store import journal
 
@@ -76,7 +76,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Study]]:
         def new(up: Virtual, budget: float, **settings: Any) -> Study:
             asked = Settings(kernels=NAMES, sizes=(100,), budget=budget, out=tmp_path / "study", **settings)
             (tmp_path / "study").mkdir()
-            return all_begun.enter_context(begun(cast(Any, up), asked, lambda: up.now))
+            return all_begun.enter_context(open_study(cast(Any, up), asked, lambda: up.now))
 
         yield new
 
@@ -87,7 +87,7 @@ def charged(of: Study) -> float:
 
 def test_rows_are_in_the_journal_as_they_were_shown(tmp_path: Path, measured: Any) -> None:
     up = Virtual(rows=measured)
-    with begun(
+    with open_study(
         cast(Any, up), Settings(kernels=NAMES, sizes=(100,), budget=1000.0, out=tmp_path), lambda: up.now
     ) as made:
         shown = [row for rows in made.rows() for row in rows]

@@ -44,7 +44,7 @@ from tune.experiments.large_batch import (
     work,
 )
 from tune.experiments.tables import with_interval
-from tune.experiments.training import trained
+from tune.experiments.training import train_with_checkpoints
 
 SMALL: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "context": 16, "warm_up_steps": 4}
 TOKENS, STEPS = 128, 40
@@ -142,7 +142,7 @@ def test_too_little_time_is_no_row_and_the_next_goes_on_from_there(text_data, tm
 def until(data: TextData, folder: Path, at: int | None) -> dict[str, Any]:
     """The row of a training of 16 steps that goes on from where it was; nothing where it is killed at a step."""
     learner = watched_learner(Config(family="nanogpt", **SMALL, batch_tokens=TOKENS), data, CPU)
-    training = trained(learner, lambda: LATE, steps=16, every=4, factor=lambda step: 1.0, folder=folder)
+    training = train_with_checkpoints(learner, lambda: LATE, steps=16, every=4, factor=lambda step: 1.0, folder=folder)
     try:
         while True:
             next(training)

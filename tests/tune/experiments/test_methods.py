@@ -26,7 +26,7 @@ from tune.experiments.methods import (
     scores,
     tables,
 )
-from tune.experiments.tables import ending
+from tune.experiments.tables import final_tables
 
 CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 GPU = Devices(kind="cuda", count=1, model="card", precisions=("fp32", "tf32", "bf16", "fp16"), cores=1)
@@ -122,10 +122,10 @@ def test_what_diverged_is_in_a_table_of_its_own():
     """Of five seeds one came to its end: its mean says nothing of the others."""
     plain = [method_row("full precision", seed=seed) for seed in range(5)]
     other = [method_row("SGD", seed=seed, valid_loss=1.5 if seed == 4 else None) for seed in range(5)]
-    made = {table.title: table for table in ending(methods.METHODS, [*plain, *other])}
+    made = {table.title: table for table in final_tables(methods.METHODS, [*plain, *other])}
     (row,) = made["Diverged"].rows
     assert "sgd" in row[0] and row[1:] == ["4", "5"] and len(made) > 1
-    assert "Diverged" not in {table.title for table in ending(methods.METHODS, plain)}
+    assert "Diverged" not in {table.title for table in final_tables(methods.METHODS, plain)}
 
 
 def test_what_no_lease_paid_to_count_is_not_ranked_and_to_time_not_compared():

@@ -38,7 +38,7 @@ from tune.experiments.scaling import (
     tables,
     times_as_fast,
 )
-from tune.experiments.training import trained
+from tune.experiments.training import train_with_checkpoints
 
 
 def test_devices_double_up_to_all_of_them():
@@ -146,7 +146,7 @@ def test_who_has_too_little_time_is_told_the_sizes_of_the_family_that_it_is(
     family = type("Own", (Family,), {"space": space})()
     learner: Any = SimpleNamespace(steps=0, family=family, device=torch.device("cpu"))
     with pytest.raises(UserError) as told:
-        list(trained(learner, lambda: -1.0, steps=8, every=4, factor=lambda step: 1.0, folder=tmp_path))
+        list(train_with_checkpoints(learner, lambda: -1.0, steps=8, every=4, factor=lambda step: 1.0, folder=tmp_path))
     assert str(told.value) == f"steps: there was time for 0 of 8: go on with --resume and {smaller}"
 
 

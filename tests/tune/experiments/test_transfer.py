@@ -13,8 +13,8 @@ from tests.tune.experiments.conftest import studied
 from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.lists import stand
-from tune.experiments.transfer import BASE, SIZES, TRANSFER, Valley, along, base_of, descents, points, tables
+from tune.experiments.lists import make_list_context
+from tune.experiments.transfer import BASE, SIZES, TRANSFER, LossesByRate, along, base_of, descents, points, tables
 from tune.search.simulator import PowerLaw
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
@@ -75,7 +75,7 @@ def test_what_is_fixed_is_not_varied_and_scale_shortens() -> None:
 
 
 def test_what_diverged_is_never_the_best_and_costs_everything() -> None:
-    found = Valley({0.0: 1.0, 1.0: math.inf, -1.0: 2.0})
+    found = LossesByRate({0.0: 1.0, 1.0: math.inf, -1.0: 2.0})
     assert found.best == 0 and found.optimum == 0 and found.bracketed
 
 
@@ -83,9 +83,9 @@ def test_what_diverged_is_never_the_best_and_costs_everything() -> None:
 def test_the_optimum_of_a_parabola_is_its_vertex(spacing: float) -> None:
     for vertex in (-1.3, 0.0, 0.49, 2.2):
         rates = [spacing * step + 0.01 * (step % 2) for step in range(-9, 9)]
-        found = Valley({rate: 3 + 0.7 * (rate - vertex) ** 2 for rate in rates})
+        found = LossesByRate({rate: 3 + 0.7 * (rate - vertex) ** 2 for rate in rates})
         assert found.optimum == pytest.approx(vertex) and found.bracketed
-    end = Valley({0.0: 1.0, 1.0: 2.0})
+    end = LossesByRate({0.0: 1.0, 1.0: 2.0})
     assert end.optimum == 0 and not end.bracketed, "at an end nothing is known between"
 
 
@@ -152,7 +152,7 @@ def test_a_study_trains_them_all_and_what_diverges_is_in_its_tables(tmp_path: Pa
     """The rates above the recipe's are far too high for all shapes: the first ones of the list among them."""
     (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 2000)
     asked = settings(scale=0.02, fix={"precision": "fp32"}, text_corpus=tmp_path / "text.txt", devices=1)
-    context, own = stand(TRANSFER, asked, CORES), Config(family="nanogpt").learning_rate
+    context, own = make_list_context(TRANSFER, asked, CORES), Config(family="nanogpt").learning_rate
 
     def course(trial: str, family: str, config: Mapping[str, Any]) -> PowerLaw:
         assert context.config(family, config).optimizer == "adamw"

@@ -13,7 +13,7 @@ from tune.backend.loop_trial import forced_end_report, report_of
 from tune.devices import Devices
 from tune.facts import facts_of
 from tune.loop import Lease, Terms
-from tune.own_loop import metric_of, newest_of, survey_loop
+from tune.own_loop import make_loop_context, metric_of, resume_checkpoint
 from tune.own_space import choice, integers, loguniform
 from tune.reports import Report
 from tune.search.resume import last_moment, restore
@@ -41,10 +41,10 @@ class Loops(Played):
         journal, there = opened(folder)
         if not there:
             journal.note(**facts_of(settings, devices, {}))
-        clock, context = Clock(), survey_loop(settings, devices)
+        clock, context = Clock(), make_loop_context(settings, devices)
         engine = make_engine(context, journal, [], now=clock, elapsed=elapsed)
         super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
-        self.told = restore(engine, journal, make_terms(context, engine), newest_of) if there else []
+        self.told = restore(engine, journal, make_terms(context, engine), resume_checkpoint) if there else []
         self.folder, self.gap, self.chance, self.journal = folder, gap, random.Random(seed), journal
         self.before, self.broken, self.at_once = last_moment(journal), False, False
         metric = metric_of(settings)

@@ -16,7 +16,7 @@ from tests.tune.test_registry import CORE
 from tune.assembly import make_engine, make_terms, parameters
 from tune.dry_run import make_plan, plan_lines
 from tune.errors import UserError
-from tune.prospects import standing
+from tune.prospects import restore_policies
 from tune.search.earlier import WarmStart, learn_from_studies, read_earlier_study
 from tune.search.engine import Engine
 from tune.search.family import CostModel
@@ -25,7 +25,7 @@ from tune.search.ladder import Rules
 from tune.search.resume import restore
 from tune.search.scaling_law import Observation, ScalingLaw
 from tune.search.simulator import Costs, PowerLaw, Simulation
-from tune.search_context import SearchContext, ground, survey
+from tune.search_context import SearchContext, make_conditions, make_search_context
 from tune.search_space import Config
 from tune.settings import Settings
 from tune.step_prices import StepPrices
@@ -56,7 +56,7 @@ class Made:
     """A search in virtual time; another one in the same folder goes on with it."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        self.settings, self.context = settings, survey(settings, CORE)
+        self.settings, self.context = settings, make_search_context(settings, CORE)
         folder.mkdir(exist_ok=True)
         (folder / "study.json").write_text(json.dumps(self.context.facts()))
         self.journal, there = opened(folder)
@@ -110,7 +110,7 @@ def old(asked: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def new(asked: Settings, old: Path) -> SearchContext:
     """What another search stands on that learned from it."""
-    return survey(replace(asked, learn_from=(old,), seed=1), CORE)
+    return make_search_context(replace(asked, learn_from=(old,), seed=1), CORE)
 
 
 def begun(context: SearchContext) -> Engine:
@@ -133,7 +133,9 @@ def test_its_first_prices_are_the_earlier_ones(new: SearchContext) -> None:
 
 def test_it_takes_as_much_memory_for_granted_as_trials_took(asked: Settings, new: SearchContext) -> None:
     config = new.spaces["nanogpt"].default()
-    more = new.memories["nanogpt"].predicted(config, 1) - survey(asked, CORE).memories["nanogpt"].predicted(config, 1)
+    more = new.memories["nanogpt"].predicted(config, 1) - make_search_context(asked, CORE).memories[
+        "nanogpt"
+    ].predicted(config, 1)
     assert more == pytest.approx(50e6)
 
 
@@ -141,7 +143,7 @@ def test_before_its_first_trial_it_knows_what_is_fast_and_what_that_comes_to(
     asked: Settings, new: SearchContext
 ) -> None:
     """Its first suggestions are better than those of a search that knows nothing."""
-    unknowing = survey(replace(asked, seed=1), CORE)
+    unknowing = make_search_context(replace(asked, seed=1), CORE)
     small, large = (begun(new).families["nanogpt"].policy.outlook(size, 1e3) for size in (2e4, 1e6))
     assert small > large and begun(unknowing).families["nanogpt"].policy.outlook(2e4, 1e3) is None
     knows, does_not = ([truly(new, each) for each in first_ones(context)] for context in (new, unknowing))
@@ -157,10 +159,10 @@ def test_what_won_comes_first_and_the_size_to_begin_with_nears_it(
     with Journal(old, new=False) as journal:
         rows = journal.rows("SELECT config FROM trials WHERE state = 'finished'")
     assert first_ones(new, 1) == [json.loads(row["config"]) for row in rows]
-    own, learned = survey(asked, CORE).recipes["nanogpt"], new.recipes["nanogpt"]
+    own, learned = make_search_context(asked, CORE).recipes["nanogpt"], new.recipes["nanogpt"]
     assert learned.weights < own.weights and learned.tokens > own.tokens
     assert learned.weights * learned.tokens == pytest.approx(own.weights * own.tokens)
-    later = survey(replace(asked, learn_from=(old,), budget=100 * CAP), CORE)
+    later = make_search_context(replace(asked, learn_from=(old,), budget=100 * CAP), CORE)
     assert later.recipes["nanogpt"].weights > learned.weights
     assert later.learned["nanogpt"].first == () != new.learned["nanogpt"].first
 
@@ -181,7 +183,7 @@ def test_killed_and_resumed_without_the_earlier_study_it_decides_the_same(
         assert one.state() == other.state()
         assert one.policy.ladder == other.policy.ladder
         assert one.policy.outlook(1e5, 1e3) == other.policy.outlook(1e5, 1e3) is not None
-        read_only = standing(killed.journal, killed.settings, study, slots=1, share=1.0)["nanogpt"]
+        read_only = restore_policies(killed.journal, killed.settings, study, slots=1, share=1.0)["nanogpt"]
         assert read_only.outlook(1e5, 1e3) == one.policy.outlook(1e5, 1e3)
         for rung in range(3):
             assert one.price(None, None, rung) == other.price(None, None, rung)
@@ -192,7 +194,7 @@ def test_killed_and_resumed_without_the_earlier_study_it_decides_the_same(
 
 
 def test_no_second_of_another_processor_counts(asked: Settings, old: Path, new: SearchContext) -> None:
-    context = survey(replace(asked, learn_from=(old,)), replace(CORE, processor="another"))
+    context = make_search_context(replace(asked, learn_from=(old,)), replace(CORE, processor="another"))
     learned = context.learned["nanogpt"]
     prices, nothing = begun(context).families["nanogpt"].cost_model, CostModel()
     assert (prices.start_up, prices.segment(None, 1.0)) == (nothing.start_up, nothing.segment(None, 1.0))
@@ -205,7 +207,7 @@ def test_seconds_count_of_as_large_a_part_of_a_device_and_no_slow_start_keeps_a_
     old: Path, new: SearchContext
 ) -> None:
     name, space = "nanogpt", new.spaces["nanogpt"]
-    study, here = read_earlier_study(old, [name])[name], ground(new.devices, new.recipes[name], new.data[name])
+    study, here = read_earlier_study(old, [name])[name], make_conditions(new.devices, new.recipes[name], new.data[name])
     assert learn_from_studies([study], here, space, CAP) == new.learned[name]
     half = learn_from_studies([study], replace(here, share=0.5), space, CAP)
     assert (half.speeds, half.overhead, half.start_up) == ((), WarmStart().overhead, WarmStart().start_up)
@@ -222,7 +224,7 @@ def test_no_loss_of_another_text_counts(
     """Nor of another context. Seconds do, and what won is tried."""
     (tmp_path / "text.txt").write_text("whether 'tis nobler in the mind to suffer. " * 5000)
     other = {"text_corpus": tmp_path / "text.txt"} if change == "text" else {"set": {"context": 32}}
-    context = survey(replace(asked, learn_from=(old,), **other), CORE)
+    context = make_search_context(replace(asked, learn_from=(old,), **other), CORE)
     learned = context.learned["nanogpt"]
     assert learned.trials == () and begun(context).families["nanogpt"].policy.outlook(1e5, 1e3) is None
     assert learned.speeds == new.learned["nanogpt"].speeds != ()
@@ -260,17 +262,19 @@ def test_a_plan_respects_it_and_says_so(asked: Settings, old: Path) -> None:
 
 def test_where_more_varies_today_other_configurations_count_for_nothing(asked: Settings, old: Path) -> None:
     """Nor do they hinder: here batches vary, and what was learned has none."""
-    context = survey(replace(asked, learn_from=(old,), vary=("batch_tokens",)), CORE)
+    context = make_search_context(replace(asked, learn_from=(old,), vary=("batch_tokens",)), CORE)
     learned = context.learned["nanogpt"]
     assert learned.speeds == learned.trials == learned.first == ()
-    strange = replace(context, learned={"nanogpt": survey(replace(asked, learn_from=(old,)), CORE).learned["nanogpt"]})
+    strange = replace(
+        context, learned={"nanogpt": make_search_context(replace(asked, learn_from=(old,)), CORE).learned["nanogpt"]}
+    )
     for each in (context, strange):
         assert all("batch_tokens" in config for config in first_ones(each))
 
 
 def test_several_are_told_together(asked: Settings, old: Path, new: SearchContext, tmp_path: Path) -> None:
     Made(tmp_path / "again", replace(asked, seed=7)).run()
-    both = survey(replace(asked, learn_from=(old, tmp_path / "again")), CORE).learned["nanogpt"]
+    both = make_search_context(replace(asked, learn_from=(old, tmp_path / "again")), CORE).learned["nanogpt"]
     alone = new.learned["nanogpt"]
     assert len(both.trials) > len(alone.trials) and len(both.speeds) > len(alone.speeds)
     assert both.first[0] == alone.first[0] and both.beyond == alone.beyond
@@ -289,12 +293,12 @@ def test_what_cannot_tell_anything_is_refused_in_a_line(asked: Settings, old: Pa
     rules = ("holds no", "damaged", "is of no search", "is of a training loop, and nanogpt is searched")
     for folder, rule in zip((nothing, damaged, experiment, loop), rules, strict=True):
         with pytest.raises(UserError, match=f"^--learn-from: [^\n]*{rule}[^\n]*$"):
-            survey(replace(asked, learn_from=(folder,)), CORE)
+            make_search_context(replace(asked, learn_from=(folder,)), CORE)
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{number} a\tb {number}\n" for number in range(3000)))
     translation = Settings(budget=CAP, families="translation", translation_corpus=pairs, learn_from=old)
     with pytest.raises(UserError, match=r"^--learn-from: [^\n]*is of nanogpt, and translation is searched[^\n]*$"):
-        survey(translation, CORE)
+        make_search_context(translation, CORE)
 
 
 def test_what_is_stored_is_read_back_and_strangers_are_refused(new: SearchContext) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tune.search.alone import bare
 from tests.tune.search.world import STEP_SECONDS, WARM_UP_STEPS, Numbered, World
-from tune.reports import KEPT_BACK, Evaluation, Report
+from tune.reports import LEASE_RESERVE_FACTOR, Evaluation, Report
 from tune.search.family import (  # fmt: skip
     DECODING_SHARE,
     SLOWER,
@@ -414,5 +414,5 @@ def test_a_lease_of_a_loop_has_time_for_another_report_and_a_new_ones_for_a_rare
     known, new = (TrialRecord(family="alone", config={}, step_seconds=step) for step in (STEP_SECONDS, None))
     for price in (1.0, 1000.0):
         wanted = family.wanted(known, price, most)
-        assert wanted >= with_margin(max(price, family.gap)) + KEPT_BACK * family.gap
+        assert wanted >= with_margin(max(price, family.gap)) + LEASE_RESERVE_FACTOR * family.gap
         assert family.wanted(new, price, most) == max(wanted, min(SLOWER * family.gap, most / 2))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
-from tune.assembly import make_engine, make_place
+from tune.assembly import make_engine, make_trial_environment
 from tune.devices import find_devices
 from tune.facts import check_same_kind
 from tune.reports import Report
@@ -21,7 +21,7 @@ from tune.search.family import CostModel
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.listed import ListEntry
 from tune.search.state import State
-from tune.search_context import survey
+from tune.search_context import make_search_context
 from tune.settings import Settings
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
@@ -268,12 +268,12 @@ def test_a_deadline_counts_from_the_start_of_the_study_whoever_ran_meanwhile(
     monkeypatch.setattr("time.time", lambda: now)
     monkeypatch.setattr("time.monotonic", lambda: now)
     settings = Settings(budget=600.0, families="nanogpt", devices=1, deadline=500.0, text_corpus=tmp_path / "text.txt")
-    context = survey(settings, find_devices(settings))
+    context = make_search_context(settings, find_devices(settings))
     now += 40
     journal = Journal(tmp_path, new=True)
     assert make_engine(context, journal, [], now=lambda: now).wall_left() == 460
     now += 300
-    again = survey(settings, find_devices(settings))
+    again = make_search_context(settings, find_devices(settings))
     now += 10
     engine = make_engine(again, journal, [], now=lambda: now)
     assert engine.wall_left() == 150
@@ -291,10 +291,10 @@ def test_what_is_measured_on_stays_the_studys_and_another_kind_of_device_is_refu
     tokens, rungs = [], []
     for devices in (1, 8):
         cores = find_devices(replace(settings, devices=devices))
-        context = survey(settings, cores)
+        context = make_search_context(settings, cores)
         journal = Journal(tmp_path, new=devices == 1)
         engine = make_engine(context, journal, [])
-        tokens.append(make_place(context, engine).evaluation_tokens)
+        tokens.append(make_trial_environment(context, engine).evaluation_tokens)
         rungs.append(journal.facts()["rung_seconds"])
         journal.close()
         monkeypatch.setattr("tune.recipe.EVALUATION_TOKENS_PER_RUNG_SECOND", {"cpu": 2_000})
