@@ -10,7 +10,7 @@ from analysis import tables
 from analysis.settings import SpendSettings
 from analysis.study import RUNS, Study, alive, newest, open_study
 from tune.reports import TIE
-from tune.store.journal import ENDED_BY_CAP, ENERGY, SLOT_SHARE_SQL
+from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS, ENERGY, SLOT_SHARE_SQL
 from tune.units import energy_text, money_text, parse_price
 
 TRAINED_ON = f"""
@@ -28,6 +28,7 @@ trial that turned is left out, as it is of its best and not of its end. ?1: the 
 where high is good, else 1."""
 HOW = {
     **dict.fromkeys((ENDED_BY_CAP, "done"), "ended by itself: what it could use of its cap was spent"),
+    ENDED_BY_ERRORS: "gave up, as several trials failed with one error: mend it, and --resume goes on",
     "deadline": "ended at its deadline, and may have left some of its cap unspent",
 }
 """How a study ended, by the reason in its journal."""

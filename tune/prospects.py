@@ -14,6 +14,7 @@ from model.config import Config
 from tune.assembly import frame_of
 from tune.errors import UserError
 from tune.recipe import Recipe
+from tune.reports import Evaluation
 from tune.search.confirm import HalvingWithConfirmation
 from tune.search.earlier import WarmStart
 from tune.search.engine import Engine
@@ -173,14 +174,14 @@ def _family_lines(name: str, found: Prospects) -> Iterator[str]:
         return
     where = " ".join(each for each in (level_text(best), measured_text(best)) if each)
     yield f"{name}: best so far {best['trial']} {found.configs[best['trial']]}"
-    yield f"  loss {math.log(best['perplexity']):.3f}, perplexity {best['perplexity']:.4g} {where}"
+    yield f"  loss {best['loss']:.3f}, perplexity {best['perplexity']:.4g} {where}"
     if foretold.why:
         yield f"  no forecast: {foretold.why}"
         return
     yield f"  {'cap':<10} {'':<15} {'loss':>7} {'80 % interval':>18} {'perplexity':>11}   trial"
     for row in foretold.rows:
         between = "" if row.how == "found" else f"{row.low:.3f} to {row.high:.3f}"
-        losses = f"{row.loss:>7.3f} {between:>18} {math.exp(row.loss):>11.4g}"
+        losses = f"{row.loss:>7.3f} {between:>18} {Evaluation(loss=row.loss).perplexity:>11.4g}"
         yield f"  {whole_text(row.cap):<10} {row.how:<15} {losses}   {row.trial} {found.configs[row.trial]}"
     if not foretold.decayed:
         yield "  at a constant learning rate: no trial had its decay yet, which takes more off"

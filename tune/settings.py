@@ -45,7 +45,7 @@ from tune.search_space import (
 )
 from tune.store.journal import spent_at_its_end, study_facts
 from tune.store.mirror import restore_from_mirror
-from tune.units import DURATIONS, NUMBER, bytes_text, duration_text
+from tune.units import DURATIONS, NUMBER, bytes_text, duration_text, parse_duration
 from tune.units import SIZES as MEMORY_FORMS
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
@@ -124,6 +124,8 @@ class Settings(SearchFlags):
                 continue
             if seconds is None or not math.isfinite(seconds):
                 raise invalid(name, f"'{seconds}' is not a length of time: write {DURATIONS}")
+            if seconds > 0:  # to the millisecond, as it is stored: a resumed study has the very same cap
+                object.__setattr__(self, name, seconds := parse_duration(duration_text(seconds)))
             if seconds <= 0:
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
         if self.memory_limit is not None and self.memory_limit <= 0:

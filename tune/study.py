@@ -54,12 +54,12 @@ from tune.search_space import label
 from tune.settings import Settings
 from tune.signals import StopSignal, catch_stop_signals, interruptible
 from tune.store.heartbeat import run_driver_heartbeat
-from tune.store.journal import ENDED_BY_CAP, Journal
+from tune.store.journal import Journal
 from tune.store.mirror import mirror_study
 from tune.store.queries import FAILED, best_so_far
 from tune.system import energy_listeners
 from tune.units import duration_text
-from tune.winners import Winner, last_lines, spending_lines, winners, write_samples
+from tune.winners import NEAR, Winner, last_lines, spending_lines, winners, write_samples
 
 SILENT_END = "ended without a word, killed from outside or as Ray died under it (log.txt has what Ray said)"
 
@@ -286,7 +286,8 @@ def conclude(
         scores = yield from keep_winners(context, engine, tensorboard)
     for listener in listeners:
         listener.closed(engine)
-    journal.note(ended={"reason": engine.stopping or ENDED_BY_CAP, "spent": ledger.spent, **settings.terms})
+    near = settings.deadline is not None and engine.wall_left() < (1 - NEAR) * settings.deadline
+    journal.note(ended={"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms})
     if ours:
         found, told_to_end = winners(journal), engine.stopping in signal.Signals.__members__
         families = [name for name in settings.families if name in found or not told_to_end]

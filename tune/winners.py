@@ -29,8 +29,7 @@ from tune.loop import output_of
 from tune.own_space import LOOP
 from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
-from tune.search.resume import agreed_terms, last_moment
-from tune.search.successive_halving import NO_LONGER, PAST_BEST, TOO_LITTLE
+from tune.search.successive_halving import BEFORE_DEADLINE, NO_LONGER, PAST_BEST, TOO_LITTLE
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold, longest_hold_seconds
 from tune.store.journal import ENDED_BY_CAP, ENERGY, Journal, as_mapping
@@ -95,10 +94,13 @@ def no_winner_reason(journal: Journal, family: str) -> str:
             where = output_of(dict(reversed(errors))[error]) if family == LOOP else where
     (first, most), *rest = kinds.most_common()
     told = ", ".join([f"{most} of {len(rows)} {said[first]}", *(f"{count} {said[kind]}" for kind, count in rest)])
-    vary = "" if "learning_rate" in json.loads(rows[0]["config"]) else ": --vary learning_rate tries some"
+    given = family == LOOP or "learning_rate" in json.loads(rows[0]["config"])
+    vary = "" if given else ": --vary learning_rate tries some"
+    ended: Any = as_mapping(facts.get("ended"))
+    all_spent = ended.get("cap", math.inf) - ended.get("spent", 0.0) < MUCH * ended.get("cap", math.inf)
     limited = "memory_limit" in as_mapping(facts.get("settings"))
     helps = {
-        "error": f"; see {where}, mend that and go on with --resume",
+        "error": f"; see {where}, mend that and go on with --resume{' and a larger --budget' if all_spent else ''}",
         "again": f"; see {where}{_more_time(facts)}",
         "diverged": f"; lower learning rates may help{vary}",
         "memory": "; allow them more with --memory-limit" if limited else "; fix smaller sizes with --fix",
@@ -117,15 +119,16 @@ def _kind(trial: sqlite3.Row) -> str:
 
 def _more_time(facts: Mapping[str, Any]) -> str:
     """Return what gives a search more time; '' where a signal ended it, after which it can simply go on."""
-    ended = facts.get("ended", {}).get("reason", "cap")
-    return {"cap": "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(ended, "")
+    ended = as_mapping(facts.get("ended"))
+    reason = "deadline" if ended.get("near_deadline") else ended.get("reason", ENDED_BY_CAP)
+    return {ENDED_BY_CAP: "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(str(reason), "")
 
 
 TOLD_FROM, MUCH = 0.01, 0.1
 """Shares of the cap left over above which a line says why: less is what no segment could use; and above which it does
 for any reason."""
 NEAR = 0.9
-"""Share of a deadline: a search that ended earlier was not ended by it."""
+"""Share of a deadline: a search that ended earlier was ended by something else."""
 
 
 def last_lines(
@@ -158,11 +161,12 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
     beside = f"{money_text(spent, price)}{energy_text(facts.get(ENERGY))}"
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps{beside}"
     last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
-    left, by_itself = duration_text(round(cap - spent, 1)), as_mapping(facts.get("ended")).get("reason") == ENDED_BY_CAP
+    left, ended = duration_text(round(cap - spent, 1)), as_mapping(facts.get("ended"))
+    by_itself = ended.get("reason") == ENDED_BY_CAP
     for row in journal.rows(last) if cap - spent > TOLD_FROM * cap else ():
         if any(each in row["reason"] for each in (PAST_BEST, TOO_LITTLE, NO_LONGER)):
             yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"
-        elif by_itself and last_moment(journal) > NEAR * (agreed_terms(journal)[-1].deadline or math.inf):
+        elif by_itself and (ended.get("near_deadline") or BEFORE_DEADLINE in row["reason"]):
             yield f"{left} left at the deadline: a later --deadline goes on with them"
         elif by_itself and "experiment" not in facts and cap - spent > MUCH * cap:
             yield f"{left} left: {row['reason'].split(': ', 1)[-1]}; a larger --budget goes on"

@@ -278,6 +278,17 @@ def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
     assert line == f"nanogpt: {'no trial reached a rung: ' if reasons else ''}{told}"
 
 
+@pytest.mark.parametrize(("spent", "more"), [(9.0, ""), (595.0, " and a larger --budget")])
+def test_a_search_that_gave_up_is_not_over_and_says_what_it_needs(tmp_path: Path, spent: float, more: str) -> None:
+    """Also if an earlier run had found something."""
+    world = World(tmp_path, cap=600, slots=1)
+    row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "failed", "reason": "error: x"}
+    world.journal.insert("trials", row | {"created": 0.0})
+    world.journal.note(ended={"reason": "errors", "spent": spent, "cap": 600.0})
+    (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
+    assert line.endswith(f"mend that and go on with --resume{more}")
+
+
 def test_where_nothing_was_found_the_exit_code_is_1() -> None:
     codes = {(True, None): 0, (False, None): 1, (True, "deadline"): 0, (False, "deadline"): 1, (False, "SIGINT"): 130}
     for (found, interrupted), code in codes.items():

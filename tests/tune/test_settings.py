@@ -201,6 +201,16 @@ STRANGE = (
 )
 
 
+@pytest.mark.parametrize("seconds", [1.1 * 3600, 3600 / 7, 1000 / 3, 0.0014, 8e9 / 7])
+def test_a_resumed_study_has_the_lengths_of_time_of_its_first_run_to_the_last_digit(tmp_path, seconds):
+    """Else its ladder would be fitted anew, as under another cap."""
+    first = Settings(budget=seconds, deadline=2 * seconds, report_every=seconds)
+    again = Settings.from_stored(first.stored(), out=tmp_path)
+    assert (again.budget, again.deadline, again.report_every) == (first.budget, first.deadline, first.report_every)
+    with pytest.raises(ValueError, match=r"^--report-every: '0s' is not above zero"):
+        Settings(budget=seconds, report_every=0.0004)
+
+
 def test_settings_that_stored_did_not_write_are_refused():
     for stored in STRANGE:
         with pytest.raises(ValueError):

@@ -210,7 +210,7 @@ def test_who_cannot_hear_of_a_search_is_refused_before_it(tmp_path: Path) -> Non
 def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason: str, deadline: float | None) -> None:
     (tmp_path / "study").mkdir()
     world = World(tmp_path / "study", cap=1000.0, slots=1, deadline=deadline).run()
-    world.journal.note(ended={"reason": reason})
+    world.journal.note(ended={"reason": reason, "near_deadline": deadline is not None})
     *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
     *_, last = world.rows("SELECT reason FROM decisions WHERE action = 'hand back'")
     told = {

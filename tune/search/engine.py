@@ -19,6 +19,7 @@ from tune.search.successive_halving import HOPELESS
 from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, RunningLease
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
+from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS
 
 GIVE_UP = "give up"
 """The decision to start no more trials of a family, as too many failed with one error; recorded of the last that
@@ -99,6 +100,12 @@ class Engine:
     def done(self) -> bool:
         """Whether nothing runs and no slot is left."""
         return self.slots.all_gone
+
+    @property
+    def ended_by(self) -> str:
+        """What ends the search: a signal, the deadline, an error that several trials share; else its cap."""
+        hopeless = any(family.policy.hopeless for family in self.families.values())
+        return self.stopping or (ENDED_BY_ERRORS if hopeless else ENDED_BY_CAP)
 
     def overdue(self) -> list[str]:
         """Return the running trials that overran their lease by more than OVERDUE_SECONDS."""
@@ -250,7 +257,7 @@ class Engine:
 
     def _hand_back(self, reason: str) -> None:
         with self.event():
-            if self.slots.hand_back() or (self.done and self._silent):
+            if self.slots.hand_back() or self.done:
                 self._decide(None, "hand back", reason)
             if not self.stopping:
                 self.accounting.journal.note(slots_kept=self.slots.kept)

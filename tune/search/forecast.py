@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from tune.reports import NATS, NEW_DROPOUT, TIE, Metric
-from tune.search.front import Forecast, Point, expected_gain, expected_hypervolume_gain, front, hypervolume, reference
+from tune.search.front import Forecast, Point, expected_hypervolume_gain, expected_lead, front, hypervolume, reference
 from tune.search.ladder import Rules
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
@@ -322,8 +322,7 @@ class Standings:
         gains = [loss - before[each][at.rung] for each, (loss, _) in self.turned.items() if at.rung in before[each]]
         if len(gains) < FEWEST_TURNED:
             return True
-        spread = stdev(gains) * math.sqrt(1 + 1 / len(gains))
-        return expected_gain((best, 0.0), (now + fmean(gains), spread / best)) >= TIE
+        return expected_lead(best - now - fmean(gains), stdev(gains) * math.sqrt(1 + 1 / len(gains))) >= TIE
 
     def enough_at_rung_1(self) -> bool:
         """Whether as many trials went to rung 1 as should, by the share that it made worse: where losses are at their

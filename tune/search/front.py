@@ -19,15 +19,19 @@ so that these add something too (Ishibuchi et al. 2018, doi:10.1162/evco_a_00226
 def expected_gain(best: Forecast, other: Forecast) -> float:
     """Return the nats by which the lower of two losses is expected to be below `best` (expected improvement, Jones et
     al. 1998)."""
-    spread = best[0] * math.hypot(best[1], other[1])
+    return expected_lead(best[0] - other[0], abs(best[0]) * math.hypot(best[1], other[1]))
+
+
+def expected_lead(nats: float, spread: float) -> float:
+    """Return the expectation of a normal number of this mean and standard deviation where below 0 counts as 0."""
     if not spread:
-        return max(0.0, best[0] - other[0])
-    ahead = (best[0] - other[0]) / spread
-    return spread * (NORMAL.pdf(ahead) + ahead * NORMAL.cdf(ahead))
+        return max(0.0, nats)
+    return spread * NORMAL.pdf(nats / spread) + nats * NORMAL.cdf(nats / spread)
 
 
 def reference(points: Sequence[Point]) -> Point:
-    """Return the point that bounds the hypervolume: BEYOND of the range of these beyond the largest and the worst."""
+    """Return the point that bounds the hypervolume: REFERENCE_MARGIN of the range of these beyond the largest and the
+    worst."""
     sizes, losses = zip(*points, strict=True)
     size, loss = (max(each) + REFERENCE_MARGIN * (max(each) - min(each) or 1.0) for each in (sizes, losses))
     return size, loss

@@ -133,10 +133,7 @@ def predict_other_caps(
     }
     ends, now, found = decayed_trials(journal), last_moment(journal), {}
     for name, policy in policies.items():
-        had = [
-            End(trial=row["trial"], loss=math.log(row["perplexity"]), tokens=row["tokens"])
-            for row in ends if row["family"] == name
-        ]  # fmt: skip
+        had = [End(trial=row["trial"], loss=row["loss"], tokens=row["tokens"]) for row in ends if row["family"] == name]
         going = [trial for trial, at in policy.trials.items() if at.state == "running" and at.goal is None]
         from_before = {end.trial: (1 - decay_share) * end.tokens for end in had}
         behind = FamilyHistory(

@@ -39,7 +39,7 @@ LOCK = "journal.lock"
 STUDY_FILE = "study.json"
 ENERGY = "energy_joules"
 """The fact that holds the energy which the machine took meanwhile, where its counters can be read."""
-ENDED_BY_CAP = "cap"
+ENDED_BY_CAP, ENDED_BY_ERRORS = "cap", "errors"
 """The reason that the fact `ended` gives where a search came to its own end."""
 Fact = Value | Sequence["Fact"] | Mapping[str, "Fact"]
 """A fact of a study, JSON-able."""
@@ -140,7 +140,7 @@ ROW_CHECKS_SQL = {
         at BETWEEN 0 AND {LATEST_MOMENT_SQL} AND IFNULL(training_seconds BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1)
         AND IFNULL(step_seconds BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1) AND IFNULL(steps >= 0, 1)
         AND IFNULL(gap BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1) AND IFNULL(lost BETWEEN 0 AND steps, 1)
-        AND (rung IS NULL AND NOT final OR ABS(valid_loss) < 1e300)""",
+        AND (rung IS NULL AND NOT final OR ABS(valid_loss) < 9e999)""",
     "decisions": f"at BETWEEN 0 AND {LATEST_MOMENT_SQL}",
 }
 """SQL for what is true of each row of a table: times are finite, in order and not in the future, and to a second no

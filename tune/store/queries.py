@@ -29,10 +29,11 @@ FAILED = f"(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND ({
 """Condition on a row of trials: it failed, and has no place among the others. One that waits may yet go on, whatever
 happened to it."""
 VALUES = {
-    "perplexity": "IIF(own, loss, perplexity)",
+    "perplexity": "loss",
     "quotient": "IIF(own, loss, perplexity / parameters)",
 }
-"""SQL for what trials of one level are ranked by, low first; those of a user's loop by its metric."""
+"""SQL for what trials of one level are ranked by, low first; those of a user's loop by its metric. Order by perplexity
+is that by loss, which is not cut off where perplexity would be too large for a number."""
 ORDER = "IIF(own, 0, final) DESC, IIF(own OR final, 0, rung) DESC, on_whole DESC, subset DESC"
 """SQL order of levels, the furthest first; of two subsets the larger first."""
 CHECKPOINT_FIRST_SQL = "checkpoint IS NULL"

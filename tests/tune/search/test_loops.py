@@ -14,6 +14,8 @@ from tests.tune.search.loops import SPACE, Loops
 from tune.own_space import choice
 from tune.ranking import ranking
 from tune.search.resume import state_mismatch_warnings
+from tune.search.successive_halving import HOPELESS
+from tune.store.journal import ENDED_BY_ERRORS
 
 FAULTS = ("none", "crashes", "hangs", "never saves", "returns", "diverges", "says nothing")
 
@@ -147,7 +149,9 @@ def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_c
     broken.run()
     assert at_once == any(row["ended"] == "returned" for row in broken.rows("SELECT ended FROM reports"))
     failed = "SELECT COUNT(*) FROM trials WHERE state = 'failed'"
-    assert broken.total(failed) == 3 and broken.spent < 350.0
+    assert broken.total(failed) == 3 and broken.spent < 350.0 and broken.engine.ended_by == ENDED_BY_ERRORS
+    (*_, last) = broken.rows("SELECT action, reason FROM decisions ORDER BY decision")
+    assert tuple(last) == ("hand back", HOPELESS)
     saved = {row["trial"] for row in broken.rows("SELECT trial FROM trials WHERE state = 'failed'")}
     saved = {trial for trial in saved if list((tmp_path / "study" / "checkpoints").glob(f"{trial}/step-*"))}
     mended = Loops(tmp_path / "study", cap=600.0, slots=1, gap=0.5)

@@ -165,6 +165,21 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
     assert isinstance(move, Promote | Finish) and move.trial == "gains little"
 
 
+@pytest.mark.parametrize("shift", [10.0, 0.0, -1.5, -1.6, -10.0])
+def test_what_a_trial_may_gain_does_not_hang_on_where_zero_is(shift: float) -> None:
+    standings = Standings(lambda rung: 1.0, lambda rung, seconds: 2.0, Rules())
+    for number in range(FEWEST_TURNED + 2):
+        trial = f"t{number:03d}"
+        standings.depart(trial, 0)
+        turns = number <= FEWEST_TURNED
+        loss, progress = (2.0 if turns else 1.95) + shift, Progress(tokens=10, seconds=1.0, size=1000)
+        standings.record(trial, 0, loss, telling=True, progress=progress)
+        if turns:
+            standings.depart(trial, 1)
+            standings.turn(trial, 1.5 + 0.01 * number + shift, 5.0)
+    assert standings.may_gain(trial, 100.0)
+
+
 def moved(loss: Callable[[int, int], float], configs: int = 10_000, slots: int = 1) -> list[tuple[str, int]]:
     """Who was taken to which rung, where a trial has a loss there; until the cap is used or a trial has its end. Trials
     report when all slots are taken. No slot is of no use before only what is kept for the leader is left."""

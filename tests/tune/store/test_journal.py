@@ -116,7 +116,7 @@ def test_a_study_is_over_under_its_terms_and_goes_on_under_others_that_allow_mor
     with Journal(tmp_path, new=True) as journal:
         journal.insert("trials", trial("t001"))
         journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
-        for reason in ("SIGTERM", "cap"):
+        for reason in ("SIGTERM", "errors", "cap"):
             asked = {name: before[name] for name in ("cap", "stop_below_gain")}
             journal.note(caps=[{"deadline": 40.0}], ended={"reason": reason, "spent": 30.0, **asked})
             assert spent_at_its_end(tmp_path, before | terms) == (30.0 if over and reason == "cap" else None)
@@ -131,6 +131,15 @@ def test_a_study_that_found_nothing_is_not_over(tmp_path: Path) -> None:
         for rung, over in ((None, None), (0, 30.0)):
             journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": rung, "valid_loss": 1.0})
             assert spent_at_its_end(tmp_path, terms) == over
+
+
+def test_a_loops_worst_number_is_no_damage(tmp_path: Path) -> None:
+    """As the sentinel that some report of a training that failed."""
+    with Journal(tmp_path, new=True) as journal:
+        journal.insert("trials", trial("t001"))
+        journal.insert("reports", {"trial": "t001", "at": 0.0, "rung": 0, "valid_loss": sys.float_info.max})
+    with Journal(tmp_path, new=False) as journal:
+        assert journal.rows("SELECT valid_loss FROM reports")
 
 
 READ = """

@@ -19,6 +19,7 @@ from tune.display.panel import read_study_view
 from tune.display.standings import ranking_table
 from tune.own_space import LOOP
 from tune.ranking import ranking as returned
+from tune.reports import Evaluation
 from tune.store.journal import UPGRADES, connect
 from tune.store.queries import LEVELS, TRAINED_TRIALS_QUERY, best_so_far, level_text, measured_text, ranking
 from tune.winners import last_lines, winners
@@ -190,6 +191,17 @@ def test_what_turned_and_was_not_measured_says_nothing_of_how_others_are(study: 
         ("t2", 5.5, 1), ("t1", 6.0, 1), ("t3", 3.0, 0)]  # fmt: skip
 
 
+@pytest.mark.parametrize("shift", [0.0, -2_000.0, 6_000.0])
+def test_the_order_of_trials_does_not_hang_on_where_zero_is(study: Written, shift: float) -> None:
+    """Also of losses whose perplexity is no number any more, as nats of an image."""
+    for trial, loss in (("t1", 3.0), ("t2", 1.0), ("t3", 2.0)):
+        study.trial(trial)
+        found = Evaluation(loss=loss + shift)
+        study.report(trial, found.perplexity, rung=0, valid_loss=found.loss, checkpoint=trial)
+    assert [row["trial"] for row in ranking(study.journal)] == ["t2", "t3", "t1"]
+    assert winners(study.journal)["nanogpt"].trial == best_so_far(study.journal)["nanogpt"]["trial"] == "t2"
+
+
 def test_a_trial_is_as_good_as_the_better_of_its_weights_and_their_average(study: Written) -> None:
     for trial, subset, averaged in (("t1", 4.0, 5.0), ("t2", 6.0, 3.0), ("t3", 3.5, None)):
         study.trial(trial)
@@ -237,7 +249,7 @@ def test_two_subsets_are_two_levels(study: Written) -> None:
     """As of a search that went on with another subset: none of the one is ranked among those of the other."""
     for trial, perplexity, subset in (("t1", 5.0, 4096), ("t2", 2.0, 2048), ("t3", 4.0, 4096), ("t4", 3.0, 2048)):
         study.trial(trial, parameters=1000)
-        study.report(trial, perplexity, valid_subset=subset)
+        study.report(trial, perplexity, valid_loss=math.log(perplexity), valid_subset=subset)
     assert [row["trial"] for row in ranking(study.journal)] == ["t3", "t1", "t2", "t4"]
     found = ranked_by_analysis(Results(studies=[open_study(study.folder)]), by="perplexity")
     assert found["trial"].tolist() == ["t3", "t1", "t2", "t4"] and found["place"].tolist() == [1, 2, 1, 2]
@@ -348,7 +360,7 @@ def test_what_a_search_returns_is_the_analysis_ranking_of_it_with_every_trial_an
 def test_who_came_further_stands_before_who_is_better_below(study: Written) -> None:
     for trial, rung, perplexity in (("t001", 0, 3.0), ("t002", 1, 4.0), ("t003", 0, 2.0)):
         study.trial(trial)
-        study.report(trial, perplexity, rung=rung)
+        study.report(trial, perplexity, valid_loss=math.log(perplexity), rung=rung)
     assert returned(study.folder)["trial"].tolist() == ["t002", "t003", "t001"]
 
 
@@ -356,7 +368,7 @@ def test_a_journal_of_before_is_ranked_and_does_not_say_on_what(study: Written) 
     """What it lacks is read as unknown; it is not written to."""
     for trial, perplexity in (("t1", 5.0), ("t2", 4.0)):
         study.trial(trial)
-        study.report(trial, perplexity)
+        study.report(trial, perplexity, valid_loss=math.log(perplexity))
     columns = [words[5] for words in map(str.split, UPGRADES) if words[:3] == ["ALTER", "TABLE", "reports"]]
     assert {"valid_subset", "whole_perplexity"} <= set(columns)
     for column in columns:
