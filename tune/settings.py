@@ -394,7 +394,7 @@ class Settings(SearchFlags):
         if own and self.load is None:
             return f"search(Settings.of_study({str(study)!r})) in Python, once {' and '.join(own)} is registered"
         words = [script_command("tune/run.py"), "--resume", shlex.quote(str(study))]
-        for name in ("train", "load", "mirror"):
+        for name in ("train", "load", "mirror", "address"):
             if (value := getattr(self, name)) is not None:
                 words += [flag_name(name), shlex.quote(str(value))]
         return " ".join(words)

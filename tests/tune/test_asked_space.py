@@ -346,12 +346,13 @@ def test_a_study_that_goes_on_in_another_file_says_so(here: Path) -> None:
     assert str(original.train) in line and line.endswith("other.py")
 
 
-def test_the_printed_line_to_go_on_names_the_loop_and_its_mirror(here: Path) -> None:
+def test_the_printed_line_to_go_on_names_the_loop_its_mirror_and_its_cluster(here: Path) -> None:
     (here / "mirror").mkdir()
-    settings = Settings(budget="1h", **LOOP, mirror=here / "mirror")
+    settings = Settings(budget="1h", **LOOP, mirror=here / "mirror", address="10.0.0.1:6379")
     (here / "study").mkdir()
     (here / "study" / "study.json").write_text(json.dumps({"settings": settings.stored()}))
     _, script, *flags = shlex.split(settings.to_go_on(here / "study"))
     assert script == "tune/run.py" and str(here / "mirror") in flags
     again = cli.parse(Settings, flags)
     assert (again.train, again.mirror, again.space) == (settings.train, here / "mirror", settings.space)
+    assert again.address == settings.address

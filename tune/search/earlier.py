@@ -9,7 +9,7 @@ import json
 import math
 import sqlite3
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,7 +183,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
     segments = journal.execute(SEGMENTS, (family,)).fetchall()
     (beyond,) = journal.execute(EXTRA_MEMORY_QUERY, (family,)).fetchone()
     ranked = [row for row in ranking(journal) if row["family"] == family and row["section"] in ("decayed", "rung")]
-    best = tuple(seedless(json.loads(row["config"])) for row in ranked)
+    best = _different(seedless(json.loads(row["config"])) for row in ranked)
     return EarlierStudy(
         folder=folder,
         ground=Conditions(
@@ -246,8 +246,16 @@ def learn_from_studies(studies: Sequence[EarlierStudy], here: Conditions, space:
         beyond=extra_memory_bytes(studies, here.kind),
         speeds=tuple((tried.config, tried.progress) for tried in trained[:MOST_TRIALS]),
         trials=tuple(filter(None, judged))[:MOST_TRIALS],
-        first=tuple(config for place, config in enumerate(best) if config not in best[:place]),
+        first=_different(best),
     )
+
+
+def _different(configs: Iterable[Config]) -> tuple[Config, ...]:
+    """Return these without those that came before; retrainings with other seeds are of one configuration."""
+    found: list[Config] = []
+    for config in configs:
+        found += [] if config in found else [config]
+    return tuple(found)
 
 
 def describe_reuse(family: str, study: EarlierStudy, here: Conditions) -> str:

@@ -344,23 +344,26 @@ class Standings:
         return (self._reached[rung] + self.flying[rung]) / max(1, self._reached[rung - 1])
 
     def first(self, rung: int, *, past_best: bool = False) -> str | None:
-        """Return the most promising trial that waits at a rung, one that is past its best only where asked for; None:
-        there is none."""
+        """Return the trial that is to go up first of those that wait at a rung: the most promising one, or at rung 0 at
+        times one from the middle; one that is past its best only where asked for; None: there is none."""
         if self._rules.front:
             return self._adds_most(rung, past_best)
+        if rung == 0 and self._from_the_middle:
+            there = {entry for entry in self._waiting.get(0, ()) if self._waits(entry[-1], 0)}
+            return sorted(there)[len(there) // 2][-1] if there else None
+        return self._most_promising(rung, past_best=past_best)
+
+    def _most_promising(self, rung: int, *, past_best: bool) -> str | None:
         waiting = self._waiting.get(rung, [])
         while waiting and not self._waits(waiting[0][-1], rung):
             heapq.heappop(waiting)
-        if rung == 0 and self._from_the_middle:
-            there = {entry for entry in waiting if self._waits(entry[-1], 0)}
-            return sorted(there)[len(there) // 2][-1] if there else None
         return waiting[0][-1] if waiting and (past_best or not waiting[0][0]) else None
 
     def leader(self, *, past_best: bool = False) -> str | None:
         """Return the most promising of all trials that wait; None: there is none."""
         if self._rules.front:
             return self._adds_most(None, past_best)
-        firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
+        firsts = [self._most_promising(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
 
     def led_by(self, count: int) -> bool:

@@ -87,13 +87,15 @@ class Suggester:
         self._seed = seed
         self._given: dict[str, Config] = {}
         self._keys: set[frozenset[tuple[str, Value]]] = set()
+        self._taken: set[frozenset[tuple[str, Value]]] = set()
+        """Those in the space that this device can train: a study may have gone on from another one."""
         self._trainings: set[frozenset[tuple[str, Value]]] = set()
         self._results: dict[int, dict[str, float | None]] = {}
 
     @property
     def more(self) -> bool:
         """Whether there is a config that was not tried yet."""
-        return len(self._given) < self._space.count
+        return len(self._taken) < self._space.count
 
     def suggest(self, trial: str) -> Config:
         """Return a config that was not tried yet; there must be one."""
@@ -127,6 +129,8 @@ class Suggester:
             raise UserError(f"config: {config!r} of {trial} is in no space of its family: do not trust that study")
         self._given[trial] = config
         self._keys.add(_key(config))
+        if self._space.contains(config):
+            self._taken.add(_key(config))
         self._trainings.add(self._apart(config))
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:

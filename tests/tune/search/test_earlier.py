@@ -167,6 +167,22 @@ def test_what_won_comes_first_and_the_size_to_begin_with_nears_it(
     assert later.learned["nanogpt"].first == () != new.learned["nanogpt"].first
 
 
+def test_retrainings_with_other_seeds_take_no_place_of_another_configuration(
+    asked: Settings, old: Path, new: SearchContext, tmp_path: Path
+) -> None:
+    shutil.copytree(old, tmp_path / "old")
+    with Journal(tmp_path / "old", new=False) as journal:
+        (best,) = (dict(row) for row in journal.rows("SELECT * FROM trials WHERE state = 'finished'"))
+        (end,) = (dict(row) for row in journal.rows("SELECT * FROM reports WHERE trial = ? AND final", best["trial"]))
+        for seed in (1, 2, 3):
+            again = {"trial": f"r{seed}", "config": json.dumps(json.loads(best["config"]) | {"seed": seed})}
+            journal.insert("trials", best | again)
+            journal.insert("reports", {**end, "report": None, "lease": None, "trial": again["trial"]})
+            journal.insert("decisions", {"at": 1.0, "trial": again["trial"], "action": "confirm", "reason": ""})
+    learned = make_search_context(replace(asked, learn_from=(tmp_path / "old",), seed=1), CORE)
+    assert learned.learned["nanogpt"].first == new.learned["nanogpt"].first
+
+
 def test_killed_and_resumed_without_the_earlier_study_it_decides_the_same(
     asked: Settings, old: Path, tmp_path: Path
 ) -> None:

@@ -190,6 +190,16 @@ def test_results_of_a_precision_that_is_there_no_more_are_no_fault() -> None:
     assert suggest.suggest("t100")["precision"] == "fp32"
 
 
+def test_what_only_another_device_could_train_uses_up_nothing_of_a_small_space() -> None:
+    space = replace(SPACE, precisions=("fp32",), fix={"heads": 4, "layers": 4, "dropout": 0.1})
+    suggest = suggester(space)
+    for number, config in enumerate(space.configs()):
+        assert suggest.more
+        suggest.tried(f"t{number:03d}", config | {"precision": "bf16"})
+    given(suggest, space.count)
+    assert not suggest.more
+
+
 @pytest.mark.parametrize(("own", "values"), [(0.1, (0.0, 0.05, 0.1, 0.4)), (0.0, (0.0, 0.1)), (0.0, (0.0,))])
 def test_a_weight_decay_of_none_is_one_like_others(own: float, values: tuple[float, ...]) -> None:
     space = Space(family="nanogpt", precisions=("fp32",), vary={"weight_decay": values}, own={"weight_decay": own})
