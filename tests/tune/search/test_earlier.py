@@ -173,6 +173,7 @@ def test_retrainings_with_other_seeds_take_no_place_of_another_configuration(
     shutil.copytree(old, tmp_path / "old")
     with Journal(tmp_path / "old", new=False) as journal:
         (best,) = (dict(row) for row in journal.rows("SELECT * FROM trials WHERE state = 'finished'"))
+        journal.rows("UPDATE reports SET whole_loss = valid_loss, whole_perplexity = perplexity WHERE final")
         (end,) = (dict(row) for row in journal.rows("SELECT * FROM reports WHERE trial = ? AND final", best["trial"]))
         for seed in (1, 2, 3):
             again = {"trial": f"r{seed}", "config": json.dumps(json.loads(best["config"]) | {"seed": seed})}
