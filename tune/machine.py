@@ -92,10 +92,11 @@ def excluded_from_gc() -> Iterator[None]:
 
 
 @contextmanager
-def private_folder() -> Iterator[Path]:
-    """Yield a new folder, removed afterwards; folders left behind by killed processes of this user are removed."""
-    remove_stale_folders(root := usable_temp_root())
-    folder, lock = make_locked_folder(root)
+def private_folder(root: Path | None = None, prefix: str = PREFIX) -> Iterator[Path]:
+    """Yield a new folder in `root` (None: where temporary files go), removed afterwards; folders of that prefix left
+    behind there by killed processes of this user are removed."""
+    remove_stale_folders(root := root or usable_temp_root(), prefix)
+    folder, lock = make_locked_folder(root, prefix)
     try:
         yield folder
     finally:
@@ -120,11 +121,11 @@ def usable_temp_root() -> Path:
     return root
 
 
-def make_locked_folder(root: Path) -> tuple[Path, int]:
+def make_locked_folder(root: Path, prefix: str) -> tuple[Path, int]:
     """Make a new folder; return it and the descriptor of its lock. It tries again where another process sweeps the
     folder away before it is locked."""
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
         with suppress(FileNotFoundError):
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -133,9 +134,9 @@ def make_locked_folder(root: Path) -> tuple[Path, int]:
             os.close(lock)
 
 
-def remove_stale_folders(root: Path) -> None:
+def remove_stale_folders(root: Path, prefix: str) -> None:
     """Remove folders that are provably this user's and of a process that is gone: closed to others, lock free."""
-    for folder in root.glob(f"{PREFIX}*"):
+    for folder in root.glob(f"{prefix}*"):
         with suppress(OSError):
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tune.errors import UserError
+from tune.machine import private_folder
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
 from tune.store.journal import JOURNAL_FILE, LOCK, STUDY_FILE, connect, study_facts
 
@@ -198,12 +199,18 @@ def _created(study: Path) -> object:
 
 
 def restore_from_mirror(folder: Path, study: Path) -> None:
-    """Restore the lost folder of a study from its copy in `folder`. UserError: there is no copy, or no room."""
+    """Restore the lost folder of a study from its copy in `folder`, unless another run does so first: then the study's
+    lock tells the two apart. UserError: there is no copy, or no room."""
     place = folder / study.name
     if not os.path.isfile(place / JOURNAL_FILE):
         raise UserError(f"--resume: '{study}' is not there, nor a copy in '{folder}': name the folder of a study")
     try:
-        _copy_tree(place, study, symlinks=True)  # links are refused later
+        study.parent.mkdir(parents=True, exist_ok=True)
+        with private_folder(study.parent, UNFINISHED) as private:
+            _copy_tree(place, private / study.name, symlinks=True)  # links are refused later
+            (private / study.name).rename(study)
     except (OSError, shutil.Error) as error:
+        if study.is_dir():
+            return
         why = error.strerror if isinstance(error, OSError) and error.strerror else "some files cannot be read"
         raise UserError(f"--mirror: '{place}' cannot be copied to '{study}' ({why}): make room, or copy it") from None

@@ -1,6 +1,7 @@
 """The copy of a study: with it the study goes on where the copy was made, and what ran since is charged."""
 
 import json
+import os
 import random
 import shutil
 import threading
@@ -16,13 +17,14 @@ from model.training.checkpoint import load, save
 from tests.searches import PATIENCE_SECONDS
 from tests.tune.search.world import World
 from tune.errors import UserError
+from tune.machine import make_locked_folder
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store import mirror
 from tune.store.heartbeat import DRIVER, read_heartbeat
-from tune.store.journal import JOURNAL_FILE, LOCK, connect
-from tune.store.mirror import LAST_NAMED, MIRROR_EVERY_SECONDS, Mirror, mirror_study, restore_from_mirror
+from tune.store.journal import JOURNAL_FILE, LOCK, Journal, connect
+from tune.store.mirror import LAST_NAMED, MIRROR_EVERY_SECONDS, UNFINISHED, Mirror, mirror_study, restore_from_mirror
 
 CAP = 1200.0
 
@@ -290,3 +292,40 @@ def test_resume_takes_the_copy_where_the_folder_is_gone(study: Path, place: Path
     settings = Settings.of_study(study, mirror=str(place.parent))
     assert settings.resume == study and settings.budget == CAP and whole(study)
     assert f"--resume {study} --mirror {place.parent}" in settings.to_go_on(study)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_of_two_that_restore_a_study_at_once_the_second_finds_it_in_use_and_takes_nothing_from_the_first(
+    study: Path, place: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """The first is done before the second has begun to copy, or once it has copied. Nor does it matter what one that
+    was killed left there, which is gone afterwards."""
+    world = world_in(study).run(9)
+    Mirror(study, place, lambda: world.now).copy()
+    world.journal.close()
+    shutil.rmtree(study)
+    os.close(make_locked_folder(study.parent, UNFINISHED)[1])
+    copy, first = shutil.copytree, list[Journal]()
+
+    def restored() -> None:
+        restore_from_mirror(place.parent, study)
+        first.append(Journal(study, new=False))
+        first[0].note(said="by the first")
+
+    def meanwhile(source: Path, target: Path, **more: Any) -> Any:
+        monkeypatch.undo()
+        if not copied:
+            restored()
+        made = copy(source, target, **more)
+        if copied:
+            restored()
+        return made
+
+    monkeypatch.setattr(shutil, "copytree", meanwhile)
+    restore_from_mirror(place.parent, study)
+    with pytest.raises(UserError, match="is in use by another run"):
+        Journal(study, new=False)
+    with Journal.copied(study) as journal:
+        assert journal.facts()["said"] == "by the first" and whole(study)
+    assert set(study.parent.iterdir()) == {study, place.parent}
+    first[0].close()
