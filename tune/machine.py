@@ -1,10 +1,11 @@
-"""This machine as a process has it: the processor's name, CPU cores, facts of processes, files written whole, and a
-folder of this user alone for as long as the process lives; standard library only.
+"""This machine as a process has it: the processor's name, CPU cores, facts of processes, files and folders written
+whole, and a folder of this user alone for as long as the process lives; standard library only.
 
 Other users may know that folder's name, but not enter it. A lock that ends with its process says that it is in use, so
 one that a SIGKILL left behind is recognized without a look at processes, which another container may hide.
 """
 
+import errno
 import fcntl
 import gc
 import os
@@ -12,7 +13,7 @@ import platform
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tune.errors import UserError
 
 PREFIX = "ration-ray-"
 LOCK = "lock"
+UNFINISHED = ".unfinished-"
+"""Beginning of the name of what is yet to be whole."""
 LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") - len(PREFIX)
 """Most bytes of the path of a folder in which Ray can make its sockets: Linux allows 107 for a socket's path."""
 
@@ -75,6 +78,42 @@ def write_whole(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}.new")
     new.write_text(text, encoding="utf-8")
     new.replace(path)
+
+
+def write_folder_whole(path: Path, fill: Callable[[Path], object]) -> Path:
+    """Let `fill` write a folder under a temporary name, sync it and give it its name, in place of what is there. One
+    process at a time may do so in the folder above."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    place = path.with_name(UNFINISHED + path.name)
+    place.mkdir()
+    try:
+        fill(place)
+        for file in [*(each for each in place.rglob("*") if not each.is_symlink()), place]:
+            sync(file)
+    except OSError:
+        shutil.rmtree(place, ignore_errors=True)  # the disk may be full
+        raise
+    if path.exists():
+        path.rename(path.with_name(f"{UNFINISHED}replaced-{path.name}"))
+    place.rename(path)
+    sync(path.parent)
+    shutil.rmtree(path.with_name(f"{UNFINISHED}replaced-{path.name}"), ignore_errors=True)
+    return path
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep a file, or the names in a folder, as they are now. Some network disks cannot be asked to keep
+    a folder, which is no error. OSError: it does not."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from typing import Any
 
 import ray.cloudpickle
 
-from model.training.checkpoint import write_whole
 from tune.devices import Devices
 from tune.errors import UserError, is_user_code
 from tune.load import Loop, parse_loop_name
 from tune.loop import RECORD, best_checkpoint, newest_checkpoint, read_record
+from tune.machine import write_folder_whole
 from tune.own_space import LOOP, OwnSpace, fixed_values
 from tune.reports import Metric
 from tune.search.family import CostModel, Family
@@ -160,4 +160,4 @@ def export(checkpoint: Path | None, folder: Path, said: dict[str, object]) -> No
             shutil.copytree(checkpoint, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD))
         (place / RECORD).write_text(json.dumps(said, indent=1), encoding="utf-8")
 
-    write_whole(folder, fill)
+    write_folder_whole(folder, fill)

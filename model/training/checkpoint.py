@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
 from model.nn.precision import native, prepare, set_compute
 from tune.errors import UserError
+from tune.machine import write_folder_whole
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -28,7 +28,6 @@ BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
 AVERAGE = "average."
 """Prefix of a parameter's name, for its average among the optimizer's tensors."""
 KEPT = 2  # step checkpoints: the newest, and one to fall back to
-_UNFINISHED = ".unfinished-"
 _MAY_BE_ABSENT: dict[str, Any] = {
     "own": {}, "scaling_rules": True, "evaluation_window": None, "micro_batches": 1, "checkpointing": False,
 }  # fmt: skip
@@ -71,7 +70,7 @@ def save(
         (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
 
     if name or not _sound(path):  # one of the same steps stays: a kill while it is replaced would lose it
-        write_whole(path, fill)
+        write_folder_whole(path, fill)
     there = {each: _steps(each) for each in folder.glob("step-*")}
     serve = sorted(
         (each for each in there if there[each] <= state["steps"]), key=there.__getitem__
@@ -159,7 +158,7 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
         (place / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
         (place / CONFIG).write_text(json.dumps(saved.state["config"], indent=1))
 
-    return write_whole(folder, fill)
+    return write_folder_whole(folder, fill)
 
 
 def exported_config(folder: Path) -> Config:
@@ -208,28 +207,6 @@ def config_state(config: Config) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name not in _MAY_BE_ABSENT or value != _MAY_BE_ABSENT[name]}
 
 
-def write_whole(path: Path, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write a folder under a temporary name, sync it and give it its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in path.parent.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    place = path.with_name(_UNFINISHED + path.name)
-    place.mkdir()
-    try:
-        fill(place)
-        for file in [*place.rglob("*"), place]:
-            _sync(file)
-    except OSError:
-        shutil.rmtree(place, ignore_errors=True)  # the disk may be full
-        raise
-    if path.exists():
-        path.rename(path.with_name(f"{_UNFINISHED}replaced-{path.name}"))
-    place.rename(path)
-    _sync(path.parent)
-    shutil.rmtree(path.with_name(f"{_UNFINISHED}replaced-{path.name}"), ignore_errors=True)
-    return path
-
-
 def _read_state(path: Path) -> dict[str, Any]:
     try:
         state = json.loads((path / STATE).read_text())
@@ -257,11 +234,3 @@ def _checksum(state: dict[str, Any]) -> str:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,6 +2,7 @@
 where a SIGKILL left it and nowhere else.
 """
 
+import errno
 import gc
 import os
 import signal
@@ -10,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tune import machine
 from tune.errors import UserError
-from tune.machine import LONGEST, PREFIX, core_count, excluded_from_gc, private_folder
+from tune.machine import LONGEST, PREFIX, core_count, excluded_from_gc, private_folder, write_folder_whole
 
 HOLD = "from tune.machine import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
 
@@ -104,3 +106,17 @@ def test_what_is_imported_is_looked_through_for_garbage_neither_then_nor_later()
         made.append([])
     assert gc.isenabled() and gc.get_freeze_count() > frozen
     assert not any(each is one for each in gc.get_objects() for one in made)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_disk_that_cannot_be_told_to_keep_folders_has_them_and_one_that_cannot_keep_files_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def sync(file: int) -> None:
+        if stat.S_ISDIR(os.stat(file).st_mode) == (kind == "folder"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(OSError, match="Invalid") if kind == "file" else nullcontext():
+        write_folder_whole(tmp_path / "made", lambda place: (place / "file").write_text("all"))
+    assert [path.name for path in tmp_path.rglob("*")] == ([] if kind == "file" else ["made", "file"])

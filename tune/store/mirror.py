@@ -15,14 +15,14 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tune.errors import UserError
-from tune.machine import private_folder
+from tune.machine import UNFINISHED, private_folder, sync, write_folder_whole
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
 from tune.store.journal import JOURNAL_FILE, LOCK, STUDY_FILE, connect, study_facts
 
 MIRROR_EVERY_SECONDS = 60.0
 MIRRORED = "mirrored"
 """`ended` of the sign of life in a copy: until then the study may have gone on, whatever its journal says."""
-CHECKPOINTS, UNFINISHED = "checkpoints", ".unfinished-"
+CHECKPOINTS = "checkpoints"
 TRIES = 5
 """Tries to make a copy: a checkpoint may give way to a newer one before it is copied, and then the journal is looked at
 again."""
@@ -108,23 +108,20 @@ def _copy_file(source: Path, target: Path) -> None:
     """Copy a file, whole or not at all."""
     part = target.with_name(f"{UNFINISHED}{target.name}")
     shutil.copyfile(source, part)
-    with part.open("rb") as copied:
-        os.fsync(copied.fileno())
+    sync(part)
     part.replace(target)
+    sync(target.parent)
 
 
 def _copy_tree(source: Path, target: Path, *, symlinks: bool = False) -> None:
     """Copy a folder, whole or not at all, in place of what is there; symlinks: copy links as links, else what they lead
     to."""
-    part = target.with_name(f"{UNFINISHED}{target.name}")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        shutil.copytree(source, part, symlinks=symlinks, ignore=shutil.ignore_patterns(f"{UNFINISHED}*"))
-        shutil.rmtree(target, ignore_errors=True)
-        part.rename(target)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+
+    def fill(place: Path) -> None:
+        unfinished = shutil.ignore_patterns(f"{UNFINISHED}*")
+        shutil.copytree(source, place, symlinks=symlinks, ignore=unfinished, dirs_exist_ok=True)
+
+    write_folder_whole(target, fill)
 
 
 def _fingerprint(folder: Path) -> tuple[tuple[str, int, int], ...]:

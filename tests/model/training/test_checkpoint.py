@@ -16,6 +16,7 @@ from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer
 from model.nn.precision import set_compute
 from model.training import checkpoint as checkpoints
 from model.training.checkpoint import DamagedCheckpoint, config_state, export, latest, load, load_model, save
+from tune import machine
 
 
 class Bomb:
@@ -134,7 +135,7 @@ def test_a_kill_at_any_moment_leaves_the_one_before(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "save_model", dying(checkpoints.save_model))
         patch.setattr(checkpoints, "save_file", dying(checkpoints.save_file))
-        patch.setattr(checkpoints, "_sync", dying(checkpoints._sync))
+        patch.setattr(machine, "sync", dying(machine.sync))
         patch.setattr(Path, "rename", dying(Path.rename))
         patch.setattr(Path, "write_text", dying(Path.write_text))
         try:

@@ -17,14 +17,14 @@ from model.training.checkpoint import load, save
 from tests.searches import PATIENCE_SECONDS
 from tests.tune.search.world import World
 from tune.errors import UserError
-from tune.machine import make_locked_folder
+from tune.machine import UNFINISHED, make_locked_folder
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store import mirror
 from tune.store.heartbeat import DRIVER, read_heartbeat
 from tune.store.journal import JOURNAL_FILE, LOCK, Journal, connect
-from tune.store.mirror import LAST_NAMED, MIRROR_EVERY_SECONDS, UNFINISHED, Mirror, mirror_study, restore_from_mirror
+from tune.store.mirror import LAST_NAMED, MIRROR_EVERY_SECONDS, Mirror, mirror_study, restore_from_mirror
 
 CAP = 1200.0
 
@@ -187,6 +187,23 @@ def test_a_checkpoint_is_copied_once_and_again_where_another_has_its_name(study:
     keep(study / path, 12345)
     copies.copy()
     assert load(place / path).state["steps"] == 12345 and not (place / path / "mark").exists()
+
+
+def test_a_copied_journal_names_no_checkpoint_that_a_power_failure_could_take(
+    study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk was told to keep every file of these, and their names, before it was told to keep the journal."""
+    world, kept, sync = world_in(study).run(9), list[int](), os.fsync
+
+    def noted(file: int) -> None:
+        kept.append(os.stat(file).st_ino)
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    Mirror(study, place, lambda: world.now).copy()
+    before = kept[: kept.index((place / JOURNAL_FILE).stat().st_ino)]
+    for folder in (place / path for path in named(place)):
+        assert {each.stat().st_ino for each in (*folder.iterdir(), folder, folder.parent)} <= set(before)
 
 
 def test_a_copy_that_fails_is_told_once_and_leaves_the_one_before(
