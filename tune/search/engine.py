@@ -169,10 +169,10 @@ class Engine:
     def next(self) -> Assignment | None:
         """Return what a free slot is to do; None where none is free, or one must wait. Slots of no more use are handed
         back."""
-        if self._wake():
-            return None
-        self._close_lost_slots()
-        while self.slots.free > 0:
+        while not self._wake():  # each time, as it may sleep while it decides
+            self._close_lost_slots()
+            if self.slots.free == 0:
+                return None
             wall = self.wall_left()
             if wall < LEAST_LEASE_SECONDS:
                 self.stopping = self.stopping or "deadline"
@@ -313,7 +313,7 @@ class Engine:
         seconds = max(1, goal - record.steps) * (record.step_seconds or family.guess(trial))
         return family.cost_model.segment(trial, seconds)
 
-    def _finish(self, name: str, move: Finish) -> Assignment:
+    def _finish(self, name: str, move: Finish) -> Assignment | None:
         """Lease a last segment; with a goal in steps only where there is room for the margin of a lease to these."""
         goal = self.families[name].goal(self.trials[move.trial], None, move.training)
         if goal is not None:
@@ -323,8 +323,8 @@ class Engine:
         return self._lease(move.trial, None, move.seconds, "finish", move.reason)
 
     def _assign(self, name: str, move: Start | Promote | Finish | Confirm | Train) -> Assignment | None:
-        """Carry out a move; None where no trial began: no configuration is left, or the one to train does not fit in
-        memory."""
+        """Carry out a move; None where no trial began: no configuration is left, the one to train does not fit in
+        memory, or by now there is no time for it."""
         price = self.price_of(name)
         with self.event():
             if isinstance(move, Finish):
@@ -374,9 +374,9 @@ class Engine:
 
     def _lease(
         self, trial: str, rung: int | None, price: float, action: str, reason: str, goal: int | None = None
-    ) -> Assignment:
+    ) -> Assignment | None:
         """Reserve what a segment needs and write it down, before it begins. rung None: the last segment, which ends at
-        a goal in steps, or goes as far as its lease lasts."""
+        a goal in steps, or goes as far as its lease lasts. None: by now, nothing is left."""
         record, again, wall = self.trials[trial], action in (GO_ON, CONFIRM), self.wall_left()
         family = self.families[record.family]
         goal = goal or (record.goal if again and record.goal is not None else family.goal(record, rung))
@@ -386,7 +386,10 @@ class Engine:
         if not self.accounting.idle_slots:
             wanted = with_start_up(wanted, family.cost_model.start_up, even_share)
         micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
-        run = self.state.leased(self.accounting.open_lease(trial, rung, goal, price, wanted, wall, micro_batches))
+        lease = self.accounting.open_lease(trial, rung, goal, price, wanted, wall, micro_batches)
+        if lease is None:
+            return None
+        run = self.state.leased(lease)
         run.there, run.hurried, run.silent = self.slots.there(), wall <= wanted, family.silent
         self._settle(trial, "running", None)
         self._decide(trial, action, reason, rung)

@@ -35,6 +35,8 @@ Key = TypeVar("Key")
 UNITS_PER_SECOND = 2**60
 """Units in a second, in which seconds are summed: each float above 4 ms is a whole number of them, so that sums are
 exact in whatever order."""
+ROUNDING_SECONDS = 1e-6
+"""Seconds of a slot that are never reserved, as an end is rounded, and so is what it adds up to."""
 
 
 class ExactSum(dict[Key, float]):
@@ -75,24 +77,31 @@ class Ledger:
         self._leases: list[tuple[float, int]] = []
         """Leases in use, by their ends: (until, slot)."""
 
-    @property
-    def spent(self) -> float:
-        """Device-seconds charged until now."""
-        now = self._clock()
+    def _spent(self, now: float) -> float:
         return self._before + self.share * ((self._closed.beyond(now) - self._opened.beyond(now)) / UNITS_PER_SECOND)
 
-    @property
-    def reserved(self) -> float:
-        """Device-seconds that running leases may still use, and the graces of open slots."""
-        now = self._clock()
+    def _reserved(self, now: float) -> float:
         overrun = sum(now - until for until, _ in takewhile(lambda lease: lease[0] < now, self._leases))
         open_slots = len(self._opened) - len(self._closed)
         return self.share * (self._until.beyond(now) / UNITS_PER_SECOND + overrun + open_slots * GRACE_SECONDS)
 
+    def _room(self, now: float) -> float:
+        return (self.cap - self._spent(now) - self._reserved(now)) / self.share
+
+    @property
+    def spent(self) -> float:
+        """Device-seconds charged until now."""
+        return self._spent(self._clock())
+
+    @property
+    def reserved(self) -> float:
+        """Device-seconds that running leases may still use, and the graces of open slots."""
+        return self._reserved(self._clock())
+
     @property
     def left(self) -> float:
         """Device-seconds neither spent nor reserved."""
-        return self.cap - self.spent - self.reserved
+        return self.room * self.share
 
     @property
     def open_slots(self) -> list[int]:
@@ -107,34 +116,37 @@ class Ledger:
     @property
     def room(self) -> float:
         """What is left, in seconds of a slot."""
-        return self.left / self.share
+        return self._room(self._clock())
 
     def can_wait(self, seconds: float) -> bool:
         """Whether what is left pays for so many seconds of each slot that is on no lease, or past its lease's end."""
-        in_use = len(self._leases) - bisect_right(self._leases, (self._clock(), math.inf))
+        now = self._clock()
+        in_use = len(self._leases) - bisect_right(self._leases, (now, math.inf))
         waiting = len(self._opened) - len(self._closed) - in_use
-        return waiting <= 0 or waiting * seconds <= self.room
+        return waiting <= 0 or waiting * seconds <= self._room(now)
 
-    def affordable(self, slot: int | None, slots: int = 1) -> float:
-        """Return the longest lease that could be reserved now on `slot`, or on each of so many new ones (None)."""
-        return self.room if slot is not None else self.room / slots - GRACE_SECONDS
+    def affordable(self, slot: int | None, slots: int = 1, at: float | None = None) -> float:
+        """Return the longest lease that could be reserved at the moment `at` (None: now) on `slot`, or on each of so
+        many new ones (None)."""
+        room = self._room(self._clock() if at is None else at) - ROUNDING_SECONDS
+        return room if slot is not None else room / slots - GRACE_SECONDS
 
-    def open(self, slot: int) -> None:
-        """Begin to charge a new slot; a lease on it must be reserved at once."""
+    def open(self, slot: int, at: float | None = None) -> None:
+        """Begin to charge a new slot, as of `at` (None: now); a lease on it must be reserved at once, as of then."""
         assert slot not in self._opened, f"slot {slot} was opened before"
-        self._opened[slot] = self._clock()
+        self._opened[slot] = self._clock() if at is None else at
 
-    def reserve(self, slot: int, seconds: float) -> None:
-        """Let what runs on `slot` use `seconds` from now. Raises ValueError where the cap does not hold them."""
-        assert seconds > 0, f"a lease of {seconds} s"
+    def reserve(self, slot: int, at_most: float, at: float | None = None) -> float:
+        """Let what runs on `slot` use up to `at_most` seconds from `at` (None: now) on, as many as are affordable then.
+        Returns how many these are; there must be some."""
         assert slot in self._opened and slot not in self._closed, f"slot {slot} is not open"
-        if seconds > self.room:
-            raise ValueError(
-                f"lease: {seconds:.1f} s do not fit: only {max(self.room, 0):.1f} s are neither spent nor reserved"
-            )
+        now = self._clock() if at is None else at
         self.release(slot)
-        self._until[slot] = self._clock() + seconds
+        seconds = min(at_most, self.affordable(slot, at=now))
+        assert seconds > 0, f"a lease of {seconds} s"
+        self._until[slot] = now + seconds
         insort(self._leases, (self._until[slot], slot))
+        return seconds
 
     def release(self, slot: int) -> None:
         """End the lease on `slot`, if it has one; what that did not use is free again."""
@@ -217,18 +229,20 @@ class Accounting:
     def open_lease(
         self, trial: str, rung: int | None, goal: int | None, price: float, wanted: float, wall: float,
         micro_batches: int,
-    ) -> sqlite3.Row:  # fmt: skip
-        """Reserve up to `wanted` seconds for a trial, within the cap and `wall`, on an idle slot or a new one.
+    ) -> sqlite3.Row | None:  # fmt: skip
+        """Reserve up to `wanted` seconds for a trial, within the cap and `wall`, on an idle slot or a new one, as
+        of one moment, as the process may be stopped at any.
 
-        Returns the row of `leases`.
+        Returns the row of `leases`; None: by now, nothing is left.
         """
-        slot = next(iter(self._idle_since), None)
+        now, slot, at_most = self.clock(), next(iter(self._idle_since), None), min(wanted, wall)
+        if min(at_most, self.ledger.affordable(slot, at=now)) <= 0:
+            return None
         if slot is None:
-            slot = self.open_slot()
+            slot = self.open_slot(now)
         else:
-            self._end_idling(slot, self.clock())
-        seconds = min(wanted, self.ledger.room - 0.01, wall)
-        self.ledger.reserve(slot, seconds)
+            self._end_idling(slot, now)
+        seconds = self.ledger.reserve(slot, at_most, now)
         row: dict[str, Value] = {
             "trial": trial,
             "slot": slot,
@@ -237,18 +251,18 @@ class Accounting:
             "goal": goal,
             "price": price * self.ledger.share,
             "reserved": seconds * self.ledger.share,
-            "opened": self.clock(),
+            "opened": now,
             "micro_batches": micro_batches,
         }
         (lease,) = self.journal.rows("SELECT * FROM leases WHERE lease = ?", self.journal.insert("leases", row))
         return lease
 
-    def open_slot(self) -> int:
-        """Begin to charge a new slot; a lease on it must be reserved at once."""
+    def open_slot(self, at: float) -> int:
+        """Begin to charge a new slot, as of `at`; a lease on it must be reserved at once, as of then."""
         slot = self._next_slot
         self._next_slot += 1
-        self.ledger.open(slot)
-        self.journal.insert("slots", {"slot": slot, "opened": self.clock(), "share": self.ledger.share})
+        self.ledger.open(slot, at)
+        self.journal.insert("slots", {"slot": slot, "opened": at, "share": self.ledger.share})
         return slot
 
     def charge(self, run: RunningLease, seconds: Mapping[str, float]) -> None:
@@ -336,10 +350,6 @@ class Accounting:
         return charged
 
 
-OPENING_SECONDS = 0.1
-"""Seconds that the account may move by between asking what can be afforded and the last reservation."""
-
-
 class Hold:
     """New slots on leases of equal length, from now until the `with` block ends; all are charged alike.
 
@@ -348,20 +358,20 @@ class Hold:
 
     def __init__(self, accounting: Accounting, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
         """Reserve `seconds` on each. UserError: the cap does not hold them."""
-        most = longest_hold_seconds(accounting, devices)
+        now = accounting.clock()
+        most = accounting.ledger.affordable(None, devices, at=now)
         if seconds > most:
             raise UserError(f"lease: {devices} x {seconds:.1f} s do not fit: only {devices} x {max(most, 0):.1f} s do")
         self._accounting = accounting
         self.trial: str | None = trial
         self._leases: dict[int, int] = {}
-        self._opened = self._charged = accounting.clock()
+        self._opened = self._charged = now
         reserved = seconds * accounting.ledger.share
         with accounting.journal.transaction():
             for _ in range(devices):
-                slot = accounting.open_slot()
-                accounting.ledger.reserve(slot, seconds)
-                accounting.journal.update("slots", slot, {"opened": self._opened})
-                row: dict[str, Value] = {"trial": trial, "slot": slot, "purpose": purpose, "opened": self._opened}
+                slot = accounting.open_slot(now)
+                accounting.ledger.reserve(slot, seconds, now)
+                row: dict[str, Value] = {"trial": trial, "slot": slot, "purpose": purpose, "opened": now}
                 self._leases[slot] = accounting.journal.insert(
                     "leases", row | {"price": reserved, "reserved": reserved}
                 )
@@ -403,4 +413,4 @@ class Hold:
 
 def longest_hold_seconds(accounting: Accounting, devices: int) -> float:
     """Return the longest lease that could be reserved on each of so many new slots at once."""
-    return accounting.ledger.affordable(None, devices) - OPENING_SECONDS
+    return accounting.ledger.affordable(None, devices)

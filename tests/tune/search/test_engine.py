@@ -45,6 +45,29 @@ def test_the_cap_holds_and_is_used_every_device_second_is_charged_once_and_each_
     assert [row["family"] for row in finals] == ["nanogpt", "translation"]
 
 
+def test_a_driver_that_sleeps_while_it_decides_gives_no_lease_that_nothing_pays_for_and_keeps_its_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than the cap seems to last, while it asks for a configuration; then it is killed."""
+    world, suggest, silences = World(tmp_path, cap=600, slots=2), Numbered.suggest, list[float]()
+    world.engine.silence = lambda: silences.pop() if silences else None
+    world.taken()
+
+    def late(self: Numbered, trial: str) -> dict[str, Any]:
+        silences.append(world.now)
+        world.now += 700
+        return suggest(self, trial)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Numbered, "suggest", late)
+        assert world.engine.next() is None
+    assert world.total("SELECT COUNT(*) FROM slots") == world.total("SELECT COUNT(*) FROM leases") == 1
+    assert world.engine.slots.kept == 2
+    again = World(tmp_path, cap=600, slots=2)
+    assert again.told == [] and again.run().spent <= 600
+    assert again.total("SELECT COUNT(*) FROM reports WHERE final") == 2
+
+
 @pytest.mark.parametrize(("most", "charged"), [(10_000, 0.7), (0, 0.98)])
 def test_a_family_keeps_to_its_share_and_what_it_leaves_over_goes_to_the_other(
     tmp_path: Path, most: int, charged: float

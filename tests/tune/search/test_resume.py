@@ -329,7 +329,7 @@ def test_what_the_driver_holds_itself_is_charged_up_to_its_own_last_sign_of_life
         world.journal.insert("trials", row)
         Hold(world.accounting, "t001", DECODING, devices=1, seconds=60)
     else:
-        world.accounting.ledger.reserve(world.accounting.open_slot(), 60)
+        world.accounting.ledger.reserve(world.accounting.open_slot(world.now), 60)
     assert held(world, ("t001", 7, world.now + 9), (DRIVER, 0, world.now + 4.2)) == pytest.approx(4.2)
 
 
