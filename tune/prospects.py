@@ -12,7 +12,9 @@ from typing import Any
 
 from model.config import Config
 from tune.assembly import frame_of
+from tune.devices import find_devices
 from tune.errors import UserError
+from tune.facts import check_same_kind
 from tune.recipe import Recipe
 from tune.reports import Evaluation
 from tune.search.confirm import HalvingWithConfirmation
@@ -69,8 +71,8 @@ def note_prospects(settings: Settings, engine: Engine) -> None:
 
 
 def prospects(settings: Settings) -> Prospects:
-    """Return the prospects of the study that these settings resume. UserError: it is damaged, has no trial yet, or has
-    spent more than the cap."""
+    """Return the prospects of the study that these settings resume. UserError: it is damaged, has no trial yet, has
+    spent more than the cap, or cannot go on with these devices."""
     folder = settings.resume
     assert folder is not None, "there is a study"
     with Journal.copied(folder) as journal, damage_as_user_error(journal):
@@ -79,7 +81,7 @@ def prospects(settings: Settings) -> Prospects:
         spent = float(journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"])
         if settings.budget < spent:
             raise settings.too_late(spent)
-        slots = int(str(as_mapping(journal.facts().get("devices")).get("slots", 1)))
+        slots = slots_to_go_on(settings, journal.facts())
         share = float(
             journal.rows(f"SELECT MIN({SLOT_SHARE_SQL}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)")[
                 0
@@ -94,6 +96,16 @@ def prospects(settings: Settings) -> Prospects:
             foretold=forecast_by_family(settings, policies, journal, slots=slots, share=share, over=over),
             configs={row["trial"]: label(json.loads(row["config"])) for row in journal.rows("SELECT * FROM trials")},
         )  # fmt: skip
+
+
+def slots_to_go_on(settings: Settings, facts: Mapping[str, Any]) -> int:
+    """Return the slots of a study that goes on: those it had, or where another number of devices is asked for those of
+    this machine. UserError: as in the search."""
+    if settings.devices is None or str(settings.devices) == as_mapping(facts.get("settings")).get("devices"):
+        return int(str(as_mapping(facts.get("devices")).get("slots", 1)))
+    devices = find_devices(settings)
+    check_same_kind(devices, facts)
+    return devices.shared(settings, 0.0).slots
 
 
 class NoSuggestions:

@@ -213,6 +213,8 @@ def check_idle(settings: Settings) -> None:
     what |= {"own_corpus": f"'{settings.own_corpus}' "} if settings.own_corpus and kinds <= {*CORPORA} else {}
     for flag, given in what.items():
         raise invalid(flag, f"{given}changes nothing of {' or '.join(settings.families)}: leave it out")
+    if settings.skip_bad_lines and not isinstance(settings.translation_corpus, Path):
+        raise invalid("skip_bad_lines", "is of a file of pairs: name one by --translation-corpus, or leave it out")
 
 
 def limit_model_size(space: Space, settings: Settings, data: Data, recipe: Mapping[str, Any]) -> Space:

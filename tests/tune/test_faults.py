@@ -106,6 +106,15 @@ def test_what_no_family_reads_or_has_is_refused(idle: dict[str, Any], said: str,
         make_search_context(Settings(budget="1h", families="nanogpt", text_corpus=text, **idle), CORE)
 
 
+@pytest.mark.parametrize("pairs", [None, "builtin", "hub:Helsinki-NLP/opus-100:en-es"])
+def test_lines_are_left_out_of_a_file_of_pairs_alone(pairs: str | None, tmp_path: Path) -> None:
+    asked = Settings(budget="1h", families="translation", translation_corpus=pairs, skip_bad_lines=True)
+    with pytest.raises(ValueError, match=r"^--skip-bad-lines: is of a file of pairs: name one by --translation-corpus"):
+        make_search_context(asked, CORE)
+    (file := tmp_path / "pairs.txt").write_text("".join(f"one {n}\tuno {n}\n" for n in range(2000)) + "bad\n")
+    assert make_search_context(replace(asked, translation_corpus=file), CORE).settings.skip_bad_lines
+
+
 def test_a_family_that_learns_is_tried_on_two_rows_and_changes_no_random_number(text: Path) -> None:
     rows = []
 

@@ -13,6 +13,7 @@ from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
 from tests.tune.test_registry import CORE
 from tune import cli
 from tune.assembly import make_engine
+from tune.errors import UserError
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.prospects import favour_of, note_prospects, prospects, restore_policies
 from tune.recipe import Recipe
@@ -107,6 +108,28 @@ def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did
     told = world.journal.facts()["prospects"]
     found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
     assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
+
+
+def test_of_other_devices_it_foretells_what_the_search_would_that_goes_on_with_them(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("tune.devices.core_count", lambda: 8)
+    folder, told = study(46).journal.folder, list[object]()
+    for devices in (1, 2, 8):
+        world = World(folder, cap=1200.0, slots=devices)
+        world.engine.stopping = "SIGINT"
+        note_prospects(asked(world, devices=devices), world.engine)
+        told.append(world.journal.facts()["prospects"])
+        found = {name: asdict(each) for name, each in prospects(asked(world, devices=devices)).foretold.items()}
+        assert json.loads(json.dumps(found)) == told[-1]
+    assert told[0] != told[1] != told[2]
+    with pytest.raises(UserError, match=r"^--devices: '9' is more than the 8 there are: ask for at most 8, or add"):
+        prospects(asked(world, devices=9))
+    world.journal.note(devices={"kind": "cuda", "slots": 2})
+    with pytest.raises(UserError, match=r"^--resume: the study runs on GPUs, and here are CPU cores: "):
+        prospects(asked(world, devices=8))
+    assert prospects(asked(world)).foretold
 
 
 def test_of_a_mirrors_copy_what_is_left_is_what_going_on_finds_left(study: Study) -> None:
