@@ -13,7 +13,7 @@ from tune.table_rules import Claims, Finding, findings
 
 def check(settings: CheckSettings) -> int:
     """Print what was found. UserError: a table does not serve."""
-    found = {name: findings(read_csv(file), claims) for name, file, claims in asked(settings)}
+    found = {name: findings(read_csv(file), claims) for name, file, claims in tables_to_check(settings)}
     if settings.json:
         print(json.dumps([{"table": name, **asdict(each)} for name in found for each in found[name]], indent=1))
     elif settings.form:
@@ -24,7 +24,7 @@ def check(settings: CheckSettings) -> int:
     return 0
 
 
-def asked(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims]]:
+def tables_to_check(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims]]:
     """Yield name, file and claims of each table that is named, else of all published ones, which come with claims."""
     for table in settings.tables or map(Path, published_claims()):
         published = not table.is_file() and str(table) in published_claims()

@@ -47,7 +47,7 @@ def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Diffe
     return Difference(float(paired.mean()), student(float(freedom)) * math.sqrt(seeds + text))
 
 
-def told_apart(study: Study, family: str) -> list[str]:
+def last_comparison_lines(study: Study, family: str) -> list[str]:
     """Return a line that says whether a search's last two of a family are told apart; none if they were not trained
     anew."""
     pair = last_two(study, family)
@@ -95,14 +95,14 @@ def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
         return {}
     agreed = [each.get("decision") or 0 for each in study.facts.get("caps", [])]
     terms = anew["decision"].map(lambda decision: sum(each < decision for each in agreed))
-    whose = anew["trial"].map(lambda trial: _whose(points, trial))
+    whose = anew["trial"].map(lambda trial: _confirmed_trial(points, trial))
     ended = anew["test_blocks"].notna().groupby([terms, whose]).sum().groupby(level=0).agg(["min", "size"])
     measured = ended[(ended["min"] >= FEWEST_SEEDS) & (ended["size"] == 2)].index
     anew = anew[terms == (measured if len(measured) else terms).max()]
     return {f"{of} ({label(points[of])})": rows for of, rows in anew.groupby(whose, sort=False)}
 
 
-def _whose(points: Mapping[str, Mapping[str, Any]], trial: str) -> str:
+def _confirmed_trial(points: Mapping[str, Mapping[str, Any]], trial: str) -> str:
     """Return the trial that another one repeats with another seed; itself where the journal has lost that."""
     config = seedless(points[trial])
     return next((name for name, point in points.items() if point == config), trial)

@@ -23,7 +23,7 @@ def front(parameters: Floats, perplexity: Floats) -> NDArray[np.bool_]:
     return (perplexity < smaller) & (perplexity <= as_small)
 
 
-def expected(parameters: Floats, perplexity: Floats, at: Floats) -> tuple[Floats, Floats]:
+def fit_predict_curve(parameters: Floats, perplexity: Floats, at: Floats) -> tuple[Floats, Floats]:
     """Return log perplexity at m sizes by the curve fitted to n trials (m,), and by curves fitted to resampled trials
     (RESAMPLES, m).
 
@@ -60,6 +60,6 @@ def efficiency(parameters: Floats, perplexity: Floats) -> Floats:
     """Return how far log perplexity lies below the fitted curve, with its interval: (n, 3); NaN below FEWEST sizes."""
     if len(np.unique(parameters)) < FEWEST:
         return np.full((len(parameters), 3), np.nan)
-    curve, resampled = expected(parameters, perplexity, parameters)
+    curve, resampled = fit_predict_curve(parameters, perplexity, parameters)
     low, high = np.percentile(resampled, INTERVAL, axis=0)
     return np.stack((curve, low, high), axis=1) - np.log(perplexity)[:, None]

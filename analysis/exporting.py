@@ -18,28 +18,36 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from analysis.settings import ExportSettings
 from analysis.spending import spending
-from analysis.study import RUNS, Study, newest, open_study
+from analysis.study import RUNS, Study, newest_study, open_study
 from tune.errors import UserError
 from tune.search_space import label
 from tune.store.queries import ranking_query
 
 LOG_FROM = 10.0
 """How many times its smallest a dimension's largest value must be for a logarithmic scale."""
-TOLD = ("parameters", "device_seconds", "memory_bytes", "test_perplexity", "bits_per_character", "level", "reason")
+EXPORTED_COLUMNS = (
+    "parameters",
+    "device_seconds",
+    "memory_bytes",
+    "test_perplexity",
+    "bits_per_character",
+    "level",
+    "reason",
+)
 """Columns of the ranking that become attributes of a trial."""
 
 
 def export(settings: ExportSettings) -> int:
     """Write what is asked for, and print how to open it. UserError: the study does not serve."""
-    study = open_study(settings.study or newest(RUNS))
+    study = open_study(settings.study or newest_study(RUNS))
     if settings.optuna is not None:
-        print(storage(study, settings.optuna))
+        print(export_optuna(study, settings.optuna))
     if settings.nanogpt is not None:
-        print(sampled(study, settings.nanogpt))
+        print(export_nanogpt(study, settings.nanogpt))
     return 0
 
 
-def sampled(study: Study, clone: Path) -> str:
+def export_nanogpt(study: Study, clone: Path) -> str:
     """Write the winner of nanogpt for upstream's sample.py; return the command for it. UserError: there is no
     winner."""
     from model.inference import write_upstream  # this imports PyTorch
@@ -54,7 +62,7 @@ def sampled(study: Study, clone: Path) -> str:
     return write_upstream(study.folder / "best-nanogpt", clone, study.name, steps=steps, loss=loss)
 
 
-def storage(study: Study, file: Path) -> str:
+def export_optuna(study: Study, file: Path) -> str:
     """Write a new SQLite file with an Optuna study for each family, whose values compare; return what opens it.
 
     UserError: the file exists already, or cannot be written.
@@ -62,7 +70,10 @@ def storage(study: Study, file: Path) -> str:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     measure = study.measure
     direction = StudyDirection.MINIMIZE if measure.low_first else StudyDirection.MAXIMIZE
-    found, told = families(study), {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device}
+    found, told = (
+        optuna_trials(study),
+        {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device},
+    )
     try:
         with file.open("xb"):  # not through a link, and not over an existing file
             pass
@@ -83,7 +94,7 @@ def storage(study: Study, file: Path) -> str:
     return f"{file}: optuna-dashboard {url}"
 
 
-def families(study: Study) -> dict[str, list[FrozenTrial]]:
+def optuna_trials(study: Study) -> dict[str, list[FrozenTrial]]:
     """Return the trials of each family as Optuna's, in the order in which they began.
 
     A trial after its decay is complete, a failed one failed, and one that waits or was stopped is pruned. Values are
@@ -120,7 +131,7 @@ def frozen(
     began = float(study.facts.get("created") or 0.0)
     ended = float(looks["at"].max()) if len(looks) else float(row["created"])
     value = None if pd.isna(row["value"]) else float(row["value"])
-    told = {name: row[name] for name in TOLD if not pd.isna(row[name])}
+    told = {name: row[name] for name in EXPORTED_COLUMNS if not pd.isna(row[name])}
     return FrozenTrial(
         number=number, trial_id=number, state=state, params=config,
         intermediate_values=dict(zip(looks["steps"].astype(int), looks["value"].astype(float), strict=True)),

@@ -17,11 +17,11 @@ from analysis.experiments.kernels import roofline
 from analysis.experiments.scaling import communication, losses, speed_up, ways
 from analysis.experiments.trainings import depth, lives, methods_scatter, precisions, shapes, width
 from analysis.plots.dimensions import effects
-from analysis.plots.search import curve, curves, front, parallel, progress
-from analysis.ranking import ranking, where, winner
+from analysis.plots.search import curves, front, parallel_coordinates, progress, size_curve
+from analysis.ranking import ranking, where_measured_text, winner
 from analysis.settings import PlotSettings
 from analysis.spending import spending
-from analysis.study import RUNS, Results, Study, families, newest, open_kernels, open_studies, open_study
+from analysis.study import RUNS, Results, Study, families, newest_study, open_kernels, open_studies, open_study
 from analysis.style import Picture
 from tune.errors import UserError, script_command
 from tune.search_space import label
@@ -29,10 +29,10 @@ from tune.store.queries import TRAINED_TRIALS_QUERY, measured_text
 from tune.table_text import Table
 from tune.units import counted
 
-OF_A_FAMILY: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
-    "front": (front, curve),
+FAMILY_PICTURES: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
+    "front": (front, size_curve),
     "curves": (curves,),
-    "effects": (effects, parallel),
+    "effects": (effects, parallel_coordinates),
 }
 LEARNING = [partial(learning, what=what, along=along) for what in SHOWN for along in ALONG]
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
@@ -55,20 +55,20 @@ PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
 def plot(settings: PlotSettings) -> int:
     """Draw and save pictures, and print where and what is drawn. UserError: nothing can be drawn."""
     here = settings.out or Path()
-    if settings.what in OF_A_FAMILY:
+    if settings.what in FAMILY_PICTURES:
         results = Results(studies=open_studies(settings.studies))
         if settings.what == "front" and results.measure.own:
             rule = f"goes by {results.measure.name}: no size is known of it, so it has no front; draw curves or effects"
             raise UserError(f"study: a training loop of your own {rule}")
         named = families(results, settings.family)
-        draw_all([partial(draw, results, family) for family in named for draw in OF_A_FAMILY[settings.what]], here)
+        draw_all([partial(draw, results, family) for family in named for draw in FAMILY_PICTURES[settings.what]], here)
     elif settings.what == "compare":
         first, second = open_studies(settings.studies)
         compare(first, second, settings)
     elif settings.what == "roofline":
-        save(roofline(open_kernels(*settings.studies or [newest(RUNS, kernels=True)])), here)
+        save(roofline(open_kernels(*settings.studies or [newest_study(RUNS, kernels=True)])), here)
     else:
-        study = open_study(*settings.studies or [newest(RUNS)])
+        study = open_study(*settings.studies or [newest_study(RUNS)])
         if settings.what == "speedup":
             draw_all(pictures_of(study, "scaling"), here)
         else:
@@ -112,7 +112,7 @@ def compare(first: Study, second: Study, settings: PlotSettings) -> None:
     print."""
     console, studies = tables.console(), (first, second)
     names = ["", first.name, second.name]
-    found = [Table(title=f"{first.name} and {second.name}", columns=names, rows=list(lines(*studies)))]
+    found = [Table(title=f"{first.name} and {second.name}", columns=names, rows=list(comparison_rows(*studies)))]
     found += trainings(first, second)
     if settings.form:
         print(settings.written(found))
@@ -131,7 +131,7 @@ def compare(first: Study, second: Study, settings: PlotSettings) -> None:
         console.print(*picture_files, f"\n{family}: {picture.text}", soft_wrap=True)
 
 
-def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
+def comparison_rows(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
     """Yield rows of three cells: settings that differ, what was spent, and of each family the text and the winner."""
     both = (first, second)
     settings = [study.facts.get("settings", {}) for study in both]
@@ -149,7 +149,7 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
         pools = [table[table["family"] == family] for table in rankings]
         best = [None if pool.empty else winner(each, pool) for each, pool in zip(results, pools, strict=True)]
         on = [None if row is None or "on_whole" not in row else measured_text(row) for row in best]
-        yield f"{family}: reached", *(tables.EMPTY_CELL if row is None else where(row) for row in best)
+        yield f"{family}: reached", *(tables.EMPTY_CELL if row is None else where_measured_text(row) for row in best)
         yield f"{family}: winner", *(tables.EMPTY_CELL if row is None else row["config"] for row in best)
         kinds = {
             **{each.measure.column: tables.number for each in results},
@@ -168,7 +168,7 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
 def trainings(first: Study, second: Study) -> Iterator[Table]:
     """Yield a table of the trainings that two lists have in common, of equal recipes: how fast each was, and its
     device-seconds."""
-    one, other = (ends(study) for study in (first, second))
+    one, other = (training_speeds(study) for study in (first, second))
     both = one.index.intersection(other.index, sort=False)
     recipes = [{name: each | {"why": None} for name, each in study.facts.get("recipes", {}).items()}
                for study in (first, second)]  # fmt: skip
@@ -190,7 +190,7 @@ def trainings(first: Study, second: Study) -> Iterator[Table]:
     )
 
 
-def ends(study: Study) -> pd.DataFrame:
+def training_speeds(study: Study) -> pd.DataFrame:
     """Return, by family, configuration, steps and tokens, what was trained whole: tokens a second of its steps, and
     device-seconds."""
     table = study.read(TRAINED_TRIALS_QUERY)

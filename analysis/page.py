@@ -20,13 +20,22 @@ from analysis import tables
 from analysis.figures import PICTURES
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import effects, precision
-from analysis.plots.search import curve, curves, front, parallel
-from analysis.ranking import answer_lines, columns, head_of, ranking, section, unranked, where, winner
+from analysis.plots.search import curves, front, parallel_coordinates, size_curve
+from analysis.ranking import (
+    answer_lines,
+    head_of,
+    ranking,
+    section_table,
+    section_title,
+    unranked_reason,
+    where_measured_text,
+    winner,
+)
 from analysis.settings import ReportSettings
 from analysis.spending import Spending, ending, rows_of, spending
 from analysis.stability import ABOUT, TOO_FEW, stability
-from analysis.stability import columns as stability_columns
-from analysis.study import POOL, RUNS, Results, Study, alive, newest, open_study, written
+from analysis.stability import stability_table as stability_columns
+from analysis.study import POOL_COLUMNS, RUNS, Results, Study, is_driver_alive, last_write_ns, newest_study, open_study
 from analysis.style import Picture
 from tune.errors import UserError, script_command
 from tune.experiments.experiment_settings import typed_again
@@ -34,11 +43,11 @@ from tune.flags import flag_words
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 """Columns that are aligned to the left."""
-OF_A_FAMILY = (front, curve, curves, effects, parallel, precision)
-OF_A_LOOP = (curves, effects, parallel)
-OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
+FAMILY_PICTURES = (front, size_curve, curves, effects, parallel_coordinates, precision)
+LOOP_PICTURES = (curves, effects, parallel_coordinates)
+BUDGET_PICTURES = (burn_down, bills, timeline, prices, memory)
 """Pictures of a family, of a user's loop, and of the budget; the first of each stands beside the answer."""
-OF_SIZES, OF_LEASES = (memory,), (timeline, prices, memory)
+NOT_FOR_LOOPS, NOT_FOR_EXPERIMENTS = (memory,), (timeline, prices, memory)
 """Pictures that a user's loop lacks; pictures that an experiment without configurations to train lacks."""
 SAMPLES = 6
 TOP = 200
@@ -53,7 +62,7 @@ TEMPLATES = Environment(
 
 def report(settings: ReportSettings) -> int:
     """Write the page and print where. UserError: the study does not serve, or the folder cannot be written."""
-    study = settings.study or newest(RUNS)
+    study = settings.study or newest_study(RUNS)
     if settings.watch:
         os.nice(NICENESS)
         watch(study, partial(draw, settings.out))
@@ -67,9 +76,9 @@ def watch(folder: Path, draw: Callable[[Study, float], Path], wait: Callable[[fl
     draw: takes the study, and for how many seconds the page is valid; at most WATCH_SHARE of the time is spent on it.
     """
     drawn, pause = 0, WATCH_SECONDS
-    while alive(folder):
-        began, changed = monotonic(), written(folder)
-        if changed != drawn and (study := begun(folder)):
+    while is_driver_alive(folder):
+        began, changed = monotonic(), last_write_ns(folder)
+        if changed != drawn and (study := try_open_study(folder)):
             page = draw(study, pause)
             if not drawn:
                 print(f"{page}: kept fresh until {study.name} has ended", flush=True)
@@ -77,7 +86,7 @@ def watch(folder: Path, draw: Callable[[Study, float], Path], wait: Callable[[fl
         wait(pause)
 
 
-def begun(folder: Path) -> Study | None:
+def try_open_study(folder: Path) -> Study | None:
     """Open a study; None before its first trial."""
     with suppress(UserError):
         return open_study(folder)
@@ -89,7 +98,7 @@ def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:
     folder = out or tables.folder_in(study.folder, "report")
     shown = contents(study, None if good_for else tables.folder_in(folder, "figures"))
     page = TEMPLATES.get_template("page.html").render(shown, watched=good_for)
-    return tables.write(folder / "report.html", page.encode())
+    return tables.write_file(folder / "report.html", page.encode())
 
 
 def contents(study: Study, figures: Path | None) -> dict[str, Any]:
@@ -107,9 +116,9 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
     results, spent, measure = Results(studies=[study]), spending(study), study.measure
     ranked = ranking(results)
     names = ranked["family"].unique()
-    left_out = OF_LEASES if study.work else OF_SIZES if measure.own else ()
-    budget = [drawn(draw, study) for draw in OF_THE_BUDGET if draw not in left_out]
-    of_each = OF_A_LOOP if measure.own else OF_A_FAMILY
+    left_out = NOT_FOR_EXPERIMENTS if study.work else NOT_FOR_LOOPS if measure.own else ()
+    budget = [drawn(draw, study) for draw in BUDGET_PICTURES if draw not in left_out]
+    of_each = LOOP_PICTURES if measure.own else FAMILY_PICTURES
     of_work = [drawn(draw, study) for draw in PICTURES.get(study.work, ())]
     pictures = {family: of_work or [drawn(draw, results, family) for draw in of_each] for family in names}
     return {
@@ -117,7 +126,7 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
         "overhead": spent.overhead_text, "spending": spending_table(spent), "words": WORDS,
         "answers": [
             {**answer(results, pool, spent), "picture": pictures[pool["family"].iloc[0]][0]}
-            for _, pool in ranked.groupby(POOL, sort=False, dropna=False)
+            for _, pool in ranked.groupby(POOL_COLUMNS, sort=False, dropna=False)
         ],
         "families": {
             family: {
@@ -128,7 +137,10 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
         },
         "burn_down": budget[0], "budget": budget[1:], "json": json.dumps,
         "rankings": [
-            {"title": section(group, results), "rows": columns(results, group.head(TOP)), "left": len(group) - TOP}
+            {
+                "title": section_title(group, results), "rows": section_table(results, group.head(TOP)),
+                "left": len(group) - TOP,
+            }
             for _, group in ranked.groupby("group", sort=False)
         ],
         "rank": script_command("analysis/rank.py"),
@@ -153,7 +165,7 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
     family, best, measure = str(pool["family"].iloc[0]), winner(results, pool), results.measure
     smoke_test = bool(pool["smoke_test"].any())
     if best is None:
-        lead = unranked(results)
+        lead = unranked_reason(results)
         lead = f"{lead[0].upper()}{lead[1:]}"
         return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": "", "facts": {}, "told": ()}
     words = results.trials.set_index("trial")["words"][best["trial"]]
@@ -188,7 +200,7 @@ def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd
         "device time": tables.duration(best["device_seconds"]),
         "device time of all trials": tables.duration(pool["device_seconds"].sum()),
     }
-    return f"{measure.name} {value} {where(best)} ({best['trial']})", f"{why}.", shown
+    return f"{measure.name} {value} {where_measured_text(best)} ({best['trial']})", f"{why}.", shown
 
 
 def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame) -> Told:
@@ -196,8 +208,8 @@ def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: 
     same, bits = others["perplexity"], best["bits_per_character"]
     margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
     why = (
-        f"Lowest validation perplexity {where(best)}, of {len(same) + 1} there and {len(pool)} in all;{margin} "
-        f"{'it is' if best['front'] else 'it is not'} on the front of size against perplexity."
+        f"Lowest validation perplexity {where_measured_text(best)}, of {len(same) + 1} there and {len(pool)} in all;"
+        f"{margin} {'it is' if best['front'] else 'it is not'} on the front of size against perplexity."
     )
     shown = {
         "validation perplexity": tables.number(best["perplexity"]),

@@ -17,10 +17,19 @@ from rich.console import Console
 
 from analysis import efficiency as sizes
 from analysis import tables
-from analysis.confirm import told_apart
+from analysis.confirm import last_comparison_lines
 from analysis.settings import ORDERS, RankSettings
-from analysis.spending import HOW, ending
-from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Measure, Results, families, open_studies
+from analysis.spending import ENDING_TEXTS, ending
+from analysis.study import (
+    EFFICIENCY_COLUMNS,
+    LEVEL_COLUMNS,
+    POOL_COLUMNS,
+    TRIAL_COLUMNS,
+    Measure,
+    Results,
+    families,
+    open_studies,
+)
 from tune.errors import UserError, script_command
 from tune.flags import invalid
 from tune.ranking import OWN_COLUMNS
@@ -38,7 +47,7 @@ FIRST = [
 ]
 COLUMNS = [
     *("perplexity", "subset", "parameters", "perplexity_per_million", "bits_per_character", "test_perplexity"),
-    *EFFICIENCY,
+    *EFFICIENCY_COLUMNS,
     *("efficiency_at", "front", "device_seconds", "training_seconds"),
     *("steps", "tokens", "memory_bytes", "mfu", "state", "reason", "sha256", "final", "on_whole"),
 ]
@@ -54,12 +63,14 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
     target tokens of the validation subset that was measured; NaN: the whole split (`on_whole`), or not written.
     """
     reached, measure = results.reached, results.measure
-    last = reached.drop_duplicates(TRIAL, keep="last")
+    last = reached.drop_duplicates(TRIAL_COLUMNS, keep="last")
     told = [measure.column, *results.told]
-    curved = reached[reached["efficiency"].notna()].drop_duplicates(TRIAL, keep="last")
+    curved = reached[reached["efficiency"].notna()].drop_duplicates(TRIAL_COLUMNS, keep="last")
     curved = curved.assign(efficiency_at=curved["level"])
-    table = results.trials.merge(last[[*TRIAL, *dict.fromkeys([*MEASURED, *told]), "front"]], on=TRIAL, how="left")
-    table = table.merge(curved[[*TRIAL, *EFFICIENCY, "efficiency_at"]], on=TRIAL, how="left")
+    table = results.trials.merge(
+        last[[*TRIAL_COLUMNS, *dict.fromkeys([*MEASURED, *told]), "front"]], on=TRIAL_COLUMNS, how="left"
+    )
+    table = table.merge(curved[[*TRIAL_COLUMNS, *EFFICIENCY_COLUMNS, "efficiency_at"]], on=TRIAL_COLUMNS, how="left")
     table[["front", "final", "on_whole"]] = table[["front", "final", "on_whole"]].eq(True)
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)
     columns = [*told, *OWN_COLUMNS, "state", "reason", "sha256", "final"] if measure.own else COLUMNS
@@ -73,7 +84,7 @@ def _levels(table: pd.DataFrame, section: pd.Series, measure: Measure) -> pd.Dat
     rung = (section == "rung") & (not measure.own)  # a loop counts by its best, whichever rung it was at
     return pd.DataFrame(
         {
-            "pool": table.groupby(POOL, sort=False, dropna=False).ngroup(),
+            "pool": table.groupby(POOL_COLUMNS, sort=False, dropna=False).ngroup(),
             "section": section.map(SECTIONS.index),
             "seconds": -table["rung_seconds"].where(rung),
             "rung": -table["rung"].where(rung),
@@ -97,7 +108,7 @@ def _ordered(table: pd.DataFrame, measure: Measure, column: str, low_first: bool
     return table.reset_index(drop=True)
 
 
-def where(row: pd.Series) -> str:
+def where_measured_text(row: pd.Series) -> str:
     """Return where a row of the ranking, or of Results.reached, was measured, as text: at rung 2, on 3,872 validation
     tokens; for a user's loop: within 400 steps"""
     if "on_whole" not in row:
@@ -126,12 +137,12 @@ class Answers:
 
 def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
     """Return the answers for rows of a ranking that compare; None where no trial completed a rung yet."""
-    reached = results.reached.merge(pool[TRIAL], on=TRIAL)
+    reached = results.reached.merge(pool[TRIAL_COLUMNS], on=TRIAL_COLUMNS)
     if reached.empty:
         return None
     keys = _levels(reached, reached["final"].map({True: "decayed", False: "rung"}), results.measure)
     furthest_first = reached.loc[keys.sort_values(list(keys), kind="stable", na_position="last").index]
-    levels = [rows for _, rows in furthest_first.groupby(LEVEL, sort=False, dropna=False)]
+    levels = [rows for _, rows in furthest_first.groupby(LEVEL_COLUMNS, sort=False, dropna=False)]
     rows = next((rows for rows in levels if rows["efficiency"].notna().any()), levels[0])
     curved = rows["efficiency"].notna().any()
     return Answers(
@@ -188,7 +199,7 @@ def rank(settings: RankSettings) -> int:
         records(shown, results.measure).to_csv(sys.stdout, index=False)
     elif settings.form:
         groups = (group for _, group in shown.groupby("group", sort=False))
-        made = (tables.as_text(section(each, results), columns(results, each)) for each in groups)
+        made = (tables.as_text(section_title(each, results), section_table(results, each)) for each in groups)
         print(settings.written(made))
     else:
         show(tables.console(), results, table, shown, by=settings.by, top=settings.top or len(table))
@@ -230,9 +241,9 @@ def records(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int) -> None:
     """Print the sections, then for each family and text the winner and the three answers."""
     for _, group in shown.groupby("group", sort=False):
-        rows = columns(results, group.head(top))
+        rows = section_table(results, group.head(top))
         head = head_of(results.measure) if results.measure.own else HEADS[by]
-        shown_rows = tables.as_text(section(group, results), rows)
+        shown_rows = tables.as_text(section_title(group, results), rows)
         tables.draw(console, shown_rows, first=[*KEPT, head, *NEXT], more=MORE)
         if left := len(group) - min(top, len(group)):
             console.print(f"and {left:,} more (--top 0 shows all)", style="dim")
@@ -240,11 +251,11 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
     if shown.empty:
         console.print("no trial fits these flags\n")
     for study in results.studies:
-        if (how := ending(study)) != HOW[ENDED_BY_CAP]:
+        if (how := ending(study)) != ENDING_TEXTS[ENDED_BY_CAP]:
             console.print(f"{study.name} {how}.", soft_wrap=True)
     within = f"the furthest level first; in each {REWARDS.get(by, f'{by}, low first')}"
     console.print(f"Order: {by_metric(results.measure) if results.measure.own else within}.", soft_wrap=True)
-    for _, pool in table[table["family"].isin(shown["family"])].groupby(POOL, sort=False, dropna=False):
+    for _, pool in table[table["family"].isin(shown["family"])].groupby(POOL_COLUMNS, sort=False, dropna=False):
         for line in answer_lines(results, pool):
             console.print(line, soft_wrap=True)
 
@@ -259,7 +270,7 @@ def head_of(measure: Measure) -> str:
     return f"best {measure.name}" if measure.own else measure.name
 
 
-def section(group: pd.DataFrame, results: Results) -> str:
+def section_title(group: pd.DataFrame, results: Results) -> str:
     """Return the title of a section: translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872
     validation tokens; for a user's loop: loop, train.py: by accuracy, high first"""
     first, measure = group.iloc[0], results.measure
@@ -283,7 +294,7 @@ def section(group: pd.DataFrame, results: Results) -> str:
 Columns = dict[str, Sequence[str] | pd.Series]
 
 
-def columns(results: Results, group: pd.DataFrame) -> pd.DataFrame:
+def section_table(results: Results, group: pd.DataFrame) -> pd.DataFrame:
     """Return the rows as people read them, with the columns that this section has."""
     own = results.measure.own
     measured = _of_a_loop(results, group) if own else _of_a_family(group)
@@ -336,7 +347,7 @@ def _of_a_family(group: pd.DataFrame) -> Columns:
     }
 
 
-def unranked(results: Results) -> str:
+def unranked_reason(results: Results) -> str:
     """Return why no trial has a place: none has completed a rung, or an experiment's figures are elsewhere."""
     for study in results.studies:
         if study.work:
@@ -353,18 +364,18 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     family, measure = pool["family"].iloc[0], results.measure
     found, best = None if measure.own else answers(results, pool), winner(results, pool)
     if best is None:
-        return [f"{family}: {unranked(results)}"]
+        return [f"{family}: {unranked_reason(results)}"]
 
     def name(row: pd.Series) -> str:
         study = f"{row['study']}/" if len(results.studies) > 1 else ""
         return f"{study}{row['trial']} ({row['config']})"
 
     value = f"{measure.name} {tables.number(best[measure.column])}"
-    lines = [f"{family}: the winner is {name(best)}, {value} {where(best)}."]
+    lines = [f"{family}: the winner is {name(best)}, {value} {where_measured_text(best)}."]
     if found is None:
         return lines
     level = found.perplexity
-    stage = "" if where(level) == where(best) else " of an earlier stage"
+    stage = "" if where_measured_text(level) == where_measured_text(best) else " of an earlier stage"
     quotient = found.quotient["perplexity"] / (found.quotient["parameters"] / 1e6)
     efficiency = (
         f"unknown, as its curve takes trials of {sizes.FEWEST} sizes" if found.efficiency is None
@@ -373,8 +384,9 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     among = f"the {counted(found.among, 'trial')}"
     return [
         *lines,
-        f"{family}: three answers{stage}, all {where(level).replace('its', 'the')}, of {among} that got there: best by "
-        f"the quotient {name(found.quotient)} with {tables.number(quotient)}; best by efficiency {efficiency}; lowest "
-        f"perplexity {name(found.perplexity)} with {tables.number(found.perplexity['perplexity'])}.",
-        *(f"{family}: {line}" for study in results.studies for line in told_apart(study, family)),
+        f"{family}: three answers{stage}, all {where_measured_text(level).replace('its', 'the')}, of {among} that got "
+        f"there: best by the quotient {name(found.quotient)} with {tables.number(quotient)}; best by efficiency "
+        f"{efficiency}; lowest perplexity {name(found.perplexity)} with "
+        f"{tables.number(found.perplexity['perplexity'])}.",
+        *(f"{family}: {line}" for study in results.studies for line in last_comparison_lines(study, family)),
     ]

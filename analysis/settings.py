@@ -21,7 +21,7 @@ ORDERS = {
 }
 """Orders of a ranking: the column that each sorts by, and whether low is good."""
 TOP = 20
-WHATS = {
+PICTURE_KINDS = {
     "front": "of each family size against perplexity: the front, and the fitted curve",
     "curves": "of each family, or a loop of yours, the learning curves by rung, with stops marked",
     "effects": "of each family the effect of each dimension with intervals, its importance, all configurations at once",
@@ -136,7 +136,9 @@ class PlotSettings(TableFlags):
     command: ClassVar[Command] = Command(
         script="analysis/plot.py", does="analysis.figures:plot", about="Draw a study, as PNG with its data as CSV.",
     )  # fmt: skip
-    what: str = flag_field("; ".join(f"{name}: {what}" for name, what in WHATS.items()), form="WHAT", places="1")
+    what: str = flag_field(
+        "; ".join(f"{name}: {what}" for name, what in PICTURE_KINDS.items()), form="WHAT", places="1"
+    )
     studies: tuple[Path, ...] = flag_field(
         "folder of a study (default: the newest in runs/)", default=(), places="*", **STUDY
     )
@@ -145,8 +147,8 @@ class PlotSettings(TableFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.what not in WHATS:
-            raise UserError(f"WHAT: {self.what!r} is not there: choose {' or '.join(WHATS)}")
+        if self.what not in PICTURE_KINDS:
+            raise UserError(f"WHAT: {self.what!r} is not there: choose {' or '.join(PICTURE_KINDS)}")
         most = {"front": None, "curves": None, "effects": None, "compare": 2}.get(self.what, 1)
         if most and len(self.studies) > most:
             raise UserError(f"study: {len(self.studies)} folders: {self.what} is of {most}: name fewer")

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.settings import SpendSettings
-from analysis.study import RUNS, Study, alive, newest, open_study
+from analysis.study import RUNS, Study, is_driver_alive, newest_study, open_study
 from tune.reports import TIE
 from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS, ENERGY, SLOT_SHARE_SQL
 from tune.units import energy_text, money_text, parse_price
@@ -26,13 +26,13 @@ TRAINED_ON = f"""
 """Query of the seconds that each trial trained after the last evaluation as good as its best. The closing report of a
 trial that turned is left out, as it is of its best and not of its end. ?1: the metric of a user's loop, else ''; ?2: -1
 where high is good, else 1."""
-HOW = {
+ENDING_TEXTS = {
     **dict.fromkeys((ENDED_BY_CAP, "done"), "ended by itself: what it could use of its cap was spent"),
     ENDED_BY_ERRORS: "gave up, as several trials failed with one error: mend it, and --resume goes on",
     "deadline": "ended at its deadline, and may have left some of its cap unspent",
 }
 """How a study ended, by the reason in its journal."""
-WHATS = ("steps", "start", "compile", "evaluation", "checkpoint", "idle", "lost")
+CHARGE_KINDS = ("steps", "start", "compile", "evaluation", "checkpoint", "idle", "lost")
 NO_FAMILY = "-"
 
 
@@ -58,7 +58,7 @@ class Spending:
 
     @property
     def by(self) -> dict[str, float]:
-        return {what: float(self.table[what].sum()) for what in WHATS}
+        return {what: float(self.table[what].sum()) for what in CHARGE_KINDS}
 
     @property
     def summary(self) -> str:
@@ -101,8 +101,8 @@ def spending(study: Study) -> Spending:
     families = dict.fromkeys(
         [*study.facts.get("families", {}), *table.index.drop(NO_FAMILY, errors="ignore"), NO_FAMILY]
     )
-    table = table.reindex(index=list(families), columns=WHATS, fill_value=0.0)
-    slots = held(study)
+    table = table.reindex(index=list(families), columns=CHARGE_KINDS, fill_value=0.0)
+    slots = slot_hold_times(study)
     seconds = float(((slots["until"] - slots["opened"]) * slots["share"]).sum())
     price, joules = study.facts.get("settings", {}).get("price_per_hour"), study.facts.get(ENERGY)
     metric = study.measure.metric
@@ -116,7 +116,7 @@ def spending(study: Study) -> Spending:
     )  # fmt: skip
 
 
-def held(study: Study) -> pd.DataFrame:
+def slot_hold_times(study: Study) -> pd.DataFrame:
     """Return when slots were held: slot; opened and until, on the study's clock; share, device-seconds in a second.
 
     A slot that is still open is held until now; while its trial works, until that trial's last charge.
@@ -143,14 +143,14 @@ def ending(study: Study) -> str:
         or slots["spent"] > ended.get("spent", math.inf) + 1
         or ended.get("cap", cap) != cap
     ):
-        return "runs" if alive(study.folder) else "has not ended: it was killed, and --resume goes on with it"
+        return "runs" if is_driver_alive(study.folder) else "has not ended: it was killed, and --resume goes on with it"
     reason = str(ended.get("reason", "done"))
-    return HOW.get(reason, f"was cut short ({reason}) before it was done, and --resume goes on with it")
+    return ENDING_TEXTS.get(reason, f"was cut short ({reason}) before it was done, and --resume goes on with it")
 
 
 def spend(settings: SpendSettings) -> int:
     """Print where the cap went. UserError: the study does not serve."""
-    study = open_study(settings.study or newest(RUNS))
+    study = open_study(settings.study or newest_study(RUNS))
     found = spending(study)
     if settings.json:
         figures = {"cap": found.cap, "spent": found.spent, "in_steps": found.by["steps"], "idle": found.by["idle"]}

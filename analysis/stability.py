@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from analysis import tables
 from analysis.ranking import ranking
 from analysis.settings import RankSettings
-from analysis.study import LEVEL, Results, Study, families
+from analysis.study import LEVEL_COLUMNS, Results, Study, families
 from tune.errors import UserError
 from tune.store.queries import DECAY
 
@@ -66,9 +66,9 @@ def _levels(early: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame | None:
     """Return the same trials at one level then and at a further one at the end, each the furthest that enough have."""
     done = set(zip(early["trial"], early["level"], strict=True))
     since = late[[key not in done for key in zip(late["trial"], late["level"], strict=True)] or slice(0)]
-    for _, end in since.groupby(LEVEL, sort=False, dropna=False):
+    for _, end in since.groupby(LEVEL_COLUMNS, sort=False, dropna=False):
         both = early.merge(end, on="trial", suffixes=("_then", "_end"))
-        for _, then in both.groupby([f"{name}_then" for name in LEVEL], sort=False, dropna=False):
+        for _, then in both.groupby([f"{name}_then" for name in LEVEL_COLUMNS], sort=False, dropna=False):
             if len(then) >= FEWEST:
                 return then
     return None
@@ -103,18 +103,18 @@ def show_stability(study: Study, settings: RankSettings) -> int:
         print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
         return 0
     if settings.form:
-        print(settings.written([tables.as_text(title, columns(found), ABOUT)]))
+        print(settings.written([tables.as_text(title, stability_table(found), ABOUT)]))
         return 0
     console = tables.console()
     if not found["trials"].any():
         console.print(f"{title}: {TOO_FEW}", soft_wrap=True)
         return 0
-    tables.draw(console, tables.as_text(title, columns(found)))
+    tables.draw(console, tables.as_text(title, stability_table(found)))
     console.print(ABOUT, soft_wrap=True, style="dim")
     return 0
 
 
-def columns(found: pd.DataFrame) -> pd.DataFrame:
+def stability_table(found: pd.DataFrame) -> pd.DataFrame:
     """Return the rows as people read them."""
 
     def signed(value: float) -> str:

@@ -185,9 +185,9 @@ def _opened(folder: Path) -> Study:
     return Study(folder=folder, name=folder.resolve().name, facts=facts)
 
 
-def newest(runs: Path, *, kernels: bool = False) -> Path:
+def newest_study(runs: Path, *, kernels: bool = False) -> Path:
     """Return the study in `runs` whose journal was written last, of trials or of kernels. UserError: there is none."""
-    at = {path.parent: written(path.parent) for path in runs.glob(f"*/{JOURNAL_FILE}")}  # before any is opened
+    at = {path.parent: last_write_ns(path.parent) for path in runs.glob(f"*/{JOURNAL_FILE}")}  # before any is opened
     folders = [folder for folder in at if _of_kernels(folder) == kernels]
     if not folders:
         command = (
@@ -199,7 +199,7 @@ def newest(runs: Path, *, kernels: bool = False) -> Path:
     return max(folders, key=at.__getitem__)
 
 
-def written(folder: Path) -> int:
+def last_write_ns(folder: Path) -> int:
     """Return when a study's journal was written last, in ns. Its write-ahead log counts unless it is empty, as reading
     a journal makes an empty one."""
     at = 0
@@ -210,7 +210,7 @@ def written(folder: Path) -> int:
     return at
 
 
-def alive(folder: Path) -> bool:
+def is_driver_alive(folder: Path) -> bool:
     """Whether a driver gave a sign of life lately, as far as the study's folder shows; a mirror's copy gets them less
     often."""
     silence = SILENCE_SECONDS + (MIRROR_EVERY_SECONDS if is_copy(folder) else 0.0)
@@ -229,7 +229,7 @@ def _of_kernels(folder: Path) -> bool:
 
 def open_studies(folders: Sequence[Path]) -> list[Study]:
     """Open the studies that are named, else the newest in runs/. UserError: two have the same name."""
-    studies = [open_study(folder) for folder in folders or [newest(RUNS)]]
+    studies = [open_study(folder) for folder in folders or [newest_study(RUNS)]]
     names = [study.name for study in studies]
     if len(set(names)) < len(names):
         raise UserError(
@@ -253,7 +253,7 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     return measured
 
 
-def trained(study: Study, ends: str = TRAINED_TRIALS_QUERY) -> pd.DataFrame:
+def trained_trials(study: Study, ends: str = TRAINED_TRIALS_QUERY) -> pd.DataFrame:
     """Return a row for each trial that was trained whole, by a query of tune.store.queries, with its dimensions and
     epochs. UserError: there is none."""
     table = study.read(ends)
@@ -264,9 +264,9 @@ def trained(study: Study, ends: str = TRAINED_TRIALS_QUERY) -> pd.DataFrame:
 
 
 def learning_curves(study: Study) -> pd.DataFrame:
-    """Return a row for each report of the trials that `trained` has, in order, with their dimensions; what was repeated
-    after a kill counts once."""
-    ends = trained(study)
+    """Return a row for each report of the trials that `trained_trials` has, in order, with their dimensions; what was
+    repeated after a kill counts once."""
+    ends = trained_trials(study)
     own = ["trial", *config_columns(ends["config"], None), "epochs"]
     columns = "trial, steps, tokens, training_seconds, train_loss, valid_loss, accuracy, perplexity"
     of_training = "trained_loss, trained_perplexity, trained_accuracy"
@@ -303,10 +303,10 @@ def published(name: str) -> pd.DataFrame:
     return pd.read_csv(PUBLISHED / f"{name}.csv")
 
 
-TRIAL = ["study", "trial"]
-POOL = ["family", "sha256", "vocabulary"]
+TRIAL_COLUMNS = ["study", "trial"]
+POOL_COLUMNS = ["family", "sha256", "vocabulary"]
 """Columns that must agree for perplexities to compare."""
-LEVEL = ["device", "level", "rung_seconds", "on_whole", "subset"]
+LEVEL_COLUMNS = ["device", "level", "rung_seconds", "on_whole", "subset"]
 """Columns that must agree as well: equal training, measured on the same tokens."""
 
 
@@ -362,7 +362,7 @@ def families(results: "Results", named: str | None) -> list[str]:
 
 SIDE_BY_SIDE = 9
 """Most values of a dimension that stand side by side on an axis, also of a range of integers."""
-EFFICIENCY = ["efficiency", "efficiency_low", "efficiency_high"]
+EFFICIENCY_COLUMNS = ["efficiency", "efficiency_low", "efficiency_high"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,16 +430,16 @@ class Results:
         curve of efficiency has each configuration once.
         """
         found = pd.concat([_measurements(study, self.dimensions) for study in self.studies], ignore_index=True)
-        found = found.merge(self.trials, on=TRIAL)
+        found = found.merge(self.trials, on=TRIAL_COLUMNS)
         table = found.assign(
-            device=found["device"].mask(found["final"]), front=False, **dict.fromkeys(EFFICIENCY, float("nan"))
+            device=found["device"].mask(found["final"]), front=False, **dict.fromkeys(EFFICIENCY_COLUMNS, float("nan"))
         )
-        for _, group in () if self.measure.own else table.groupby([*POOL, *LEVEL], dropna=False):
+        for _, group in () if self.measure.own else table.groupby([*POOL_COLUMNS, *LEVEL_COLUMNS], dropna=False):
             curved = group[~group["anew"]]
             size, perplexity = (group[column].to_numpy(float) for column in ("parameters", "perplexity"))
             table.loc[group.index, "front"] = sizes.front(size, perplexity)
             size, perplexity = (curved[column].to_numpy(float) for column in ("parameters", "perplexity"))
-            table.loc[curved.index, EFFICIENCY] = sizes.efficiency(size, perplexity)
+            table.loc[curved.index, EFFICIENCY_COLUMNS] = sizes.efficiency(size, perplexity)
         return table.sort_values("place", ascending=False, kind="stable")
 
     def of(self, family: str) -> pd.DataFrame:
@@ -447,7 +447,7 @@ class Results:
         table = self.reached[self.reached["family"] == family]
         if table["anew"].all():
             raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
-        if len(table.drop_duplicates(POOL)) > 1:
+        if len(table.drop_duplicates(POOL_COLUMNS)) > 1:
             what = "loops" if self.measure.own else "perplexities of several texts or vocabularies"
             raise UserError(f"study: {what} do not compare; name one study")
         return table

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from analysis import tables
-from analysis.spending import WHATS
+from analysis.spending import CHARGE_KINDS
 from tune.store.queries import DECAY, END
 
 # Okabe and Ito's palette, which colour-blind people can tell apart too
@@ -28,7 +28,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 )  # fmt: skip
 GREY = "#8A8A8A"
-WHAT_COLORS = dict(zip(WHATS, (BLUE, ORANGE, YELLOW, GREEN, SKY, GREY, VERMILION), strict=True))
+CHARGE_COLORS = dict(zip(CHARGE_KINDS, (BLUE, ORANGE, YELLOW, GREEN, SKY, GREY, VERMILION), strict=True))
 LAST = {DECAY: "after the decay", END: "the end"}
 MARKERS = "osD^vPX*"
 MANY = 2000  # points above which they are drawn as pixels, which keeps a page small
@@ -89,7 +89,10 @@ class Picture:
         few_colors = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
         few_colors.save(image, format="png", optimize=True)
         table = self.data.to_csv(index=False).encode()
-        return [tables.write(folder / f"{stem}.png", image.getvalue()), tables.write(folder / f"{stem}.csv", table)]
+        return [
+            tables.write_file(folder / f"{stem}.png", image.getvalue()),
+            tables.write_file(folder / f"{stem}.csv", table),
+        ]
 
     def points(self) -> list[tuple[float, float, str]]:
         """Return the points and texts of `hover`, as shares of the picture's width and height from its upper left
@@ -109,7 +112,7 @@ class Picture:
         return text.getvalue()
 
 
-def axes(rows: int = 1, columns: int = 1, *, height: float = 3.8) -> tuple[Figure, list[Axes]]:
+def new_figure(rows: int = 1, columns: int = 1, *, height: float = 3.8) -> tuple[Figure, list[Axes]]:
     """Return an empty figure with its axes, of WIDTH; height in inches."""
     figure = Figure(figsize=(WIDTH, height))
     plots = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -125,7 +128,7 @@ def lay_out(figure: Figure) -> None:
             engine.execute(figure)
 
 
-def levels(found: Sequence[str]) -> dict[str, tuple[str, str]]:
+def level_styles(found: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return colour and marker of each level, from `rung 0` to the decay or a loop's end: darker is further."""
     rungs = sorted((level for level in found if level not in LAST), key=lambda level: int(level.split()[1]))
     shades = matplotlib.colormaps["viridis"](np.linspace(0.78, 0.1, max(len(rungs), 2)))
@@ -188,7 +191,7 @@ def stacked_bars(plot: Axes, table: pd.DataFrame, colors: Mapping[str, str], hei
 OVER_SEEDS = "Bars: 95 % intervals over seeds, where there are several."
 
 
-def bars(table: pd.DataFrame, of: str) -> np.ndarray:
+def error_bar_lengths(table: pd.DataFrame, of: str) -> np.ndarray:
     """Return how far the interval `low` to `high` reaches below and above a column, as errorbar() takes it."""
     return np.abs(table[["low", "high"]].to_numpy().T - table[of].to_numpy())
 
@@ -210,21 +213,21 @@ def byte_ticks(low: float, high: float) -> list[float]:
     return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def room(axis: Axis, values: ArrayLike) -> None:
+def linear_axis(axis: Axis, values: ArrayLike) -> None:
     """Make an axis a linear one that holds the values, labelled as people write numbers."""
     low, high = float(np.min(values)), float(np.max(values))
     margin = MARGIN * (high - low) or MARGIN * abs(high) or MARGIN
     limits = low - margin, high + margin
     axis.axes.set(xlim=limits) if axis is axis.axes.xaxis else axis.axes.set(ylim=limits)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tables.plain(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tables.short_number(value)))
 
 
 def number_axis(axis: Axis, values: pd.Series, *, log: bool = False) -> None:
     """Make an axis logarithmic if asked for, or if the values are far apart; else linear."""
     if log or is_wide(values):
-        log_axis(axis, values, tables.plain)
+        log_axis(axis, values, tables.short_number)
     else:
-        room(axis, values)
+        linear_axis(axis, values)
 
 
 def is_wide(values: pd.Series) -> bool:

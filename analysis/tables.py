@@ -67,7 +67,7 @@ def in_words(config: Mapping[str, object]) -> str:
     return ", ".join(said(name, config[name]) for name in dict.fromkeys([*WORDED, *config]) if name in config)
 
 
-def plain(value: float) -> str:
+def short_number(value: float) -> str:
     """Return a number for an axis: 1,200 or 0.25"""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
@@ -148,7 +148,7 @@ def folder_in(folder: Path, name: str) -> Path:
     return inside
 
 
-def write(file: Path, content: bytes) -> Path:
+def write_file(file: Path, content: bytes) -> Path:
     """Write a file anew, and make its folder if need be. UserError: it is a link, or cannot be written."""
     _refuse_link(file)
     unfinished = file.with_name(f"{file.name}.part")

@@ -24,10 +24,10 @@ from kernels.kernel import (
     Implementation,
     Inputs,
     Kernel,
+    bind_on_lists,
+    bind_returning,
+    bind_with_output,
     fence,
-    into_output,
-    on_lists,
-    returned,
     square_root,
     streaming_store,
 )
@@ -98,12 +98,12 @@ def numba_loop(formula: Formula, *, parallel: bool) -> Bind:
         for i in prange(out.size):
             out[i] = element(a[i], b[i])
 
-    return into_output(njit(SIGNATURE, parallel=parallel)(loop))
+    return bind_with_output(njit(SIGNATURE, parallel=parallel)(loop))
 
 
 def numba_ufunc(formula: Formula, target: str) -> Bind:
     """Compile a NumPy ufunc; target: "cpu" or "parallel"."""
-    return into_output(vectorize([TWO_FLOATS], target=target)(formula.scalar))
+    return bind_with_output(vectorize([TWO_FLOATS], target=target)(formula.scalar))
 
 
 def numba_streaming(formula: Formula, *, parallel: bool) -> Bind:
@@ -122,14 +122,14 @@ def numba_streaming(formula: Formula, *, parallel: bool) -> Bind:
             out[i] = element(a[i], b[i])
         fence()
 
-    return into_output(njit(SIGNATURE, parallel=parallel)(loop))
+    return bind_with_output(njit(SIGNATURE, parallel=parallel)(loop))
 
 
 def on_cpu(formula: Formula) -> list[Implementation]:
     """Return all implementations of a formula that need no GPU."""
     return [
-        Implementation(name="python", build=lambda: on_lists(formula.python), largest=SLOW_ABOVE),
-        Implementation(name="numpy", build=lambda: into_output(formula.numpy)),
+        Implementation(name="python", build=lambda: bind_on_lists(formula.python), largest=SLOW_ABOVE),
+        Implementation(name="numpy", build=lambda: bind_with_output(formula.numpy)),
         Implementation(name="njit", build=lambda: numba_loop(formula, parallel=False)),
         Implementation(name="njit-parallel", build=lambda: numba_loop(formula, parallel=True), parallel=True),
         Implementation(name="vectorize", build=lambda: numba_ufunc(formula, "cpu")),
@@ -179,7 +179,7 @@ def numba_sum(*, parallel: bool) -> Bind:
             found += a[i]
         return found
 
-    return returned(njit(types.float64(VECTOR_IN), parallel=parallel, fastmath=REORDERED)(total))
+    return bind_returning(njit(types.float64(VECTOR_IN), parallel=parallel, fastmath=REORDERED)(total))
 
 
 def exact_sum(a: NDArray[Any]) -> float:
@@ -204,7 +204,7 @@ def _two_numbers(size: int, random: np.random.Generator) -> Inputs:
 
 
 def _c_scalar(name: str) -> Any:
-    return lambda: returned(c_function(name, ctypes.c_double, ctypes.c_double, ctypes.c_double))
+    return lambda: bind_returning(c_function(name, ctypes.c_double, ctypes.c_double, ctypes.c_double))
 
 
 KERNELS = (
@@ -212,10 +212,10 @@ KERNELS = (
         name="hypotenuse_scalar", dtype="float64", inputs=_two_numbers, reference=math.hypot, tolerance=1e-15,
         unit="calls", sized=False,
         implementations=[
-            Implementation(name="python", build=lambda: returned(scaled_hypotenuse)),
-            Implementation(name="builtin", build=lambda: returned(math.hypot)),
-            Implementation(name="numpy", build=lambda: returned(np.hypot)),
-            Implementation(name="njit", build=lambda: returned(njit(TWO_FLOATS)(scaled_hypotenuse))),
+            Implementation(name="python", build=lambda: bind_returning(scaled_hypotenuse)),
+            Implementation(name="builtin", build=lambda: bind_returning(math.hypot)),
+            Implementation(name="numpy", build=lambda: bind_returning(np.hypot)),
+            Implementation(name="njit", build=lambda: bind_returning(njit(TWO_FLOATS)(scaled_hypotenuse))),
             Implementation(name="c", build=_c_scalar("scaled_hypotenuse")),
         ],
     ),
@@ -223,9 +223,9 @@ KERNELS = (
         name="scalar_add", dtype="float64", inputs=_two_numbers, reference=ADD.scalar,
         unit="calls", sized=False, special=lambda inputs: (math.inf, math.nan),
         implementations=[
-            Implementation(name="python", build=lambda: returned(ADD.scalar)),
-            Implementation(name="numpy", build=lambda: returned(np.add)),
-            Implementation(name="njit", build=lambda: returned(njit(TWO_FLOATS)(ADD.scalar))),
+            Implementation(name="python", build=lambda: bind_returning(ADD.scalar)),
+            Implementation(name="numpy", build=lambda: bind_returning(np.add)),
+            Implementation(name="njit", build=lambda: bind_returning(njit(TWO_FLOATS)(ADD.scalar))),
             Implementation(name="c", build=_c_scalar("add_scalars")),
             cuda.scalar_add(),
         ],
@@ -234,8 +234,8 @@ KERNELS = (
         name="empty_launch", dtype="", inputs=lambda size, random: (), reference=lambda: None, unit="calls",
         sized=False,
         implementations=[
-            Implementation(name="python", build=lambda: returned(lambda: None)),
-            Implementation(name="njit", build=lambda: returned(njit(types.void())(lambda: None))),
+            Implementation(name="python", build=lambda: bind_returning(lambda: None)),
+            Implementation(name="njit", build=lambda: bind_returning(njit(types.void())(lambda: None))),
             cuda.empty_launch(),
         ],
     ),
@@ -245,7 +245,7 @@ KERNELS = (
     _kernel(
         "hypotenuse", HYPOTENUSE, cuda.elementwise(HYPOTENUSE.scalar),
         # np.hypot scales against overflow, and hypot(inf, nan) is inf: as the plain form only for finite squares
-        Implementation(name="builtin", build=lambda: into_output(np.hypot), only_finite=True),
+        Implementation(name="builtin", build=lambda: bind_with_output(np.hypot), only_finite=True),
     ),
     _kernel("grid_stride_add", ADD, [cuda.grid_stride(ADD.scalar)]),
     Kernel(
@@ -253,8 +253,8 @@ KERNELS = (
         reference=exact_sum, tolerance=1e-12, bytes_per_element=8, flops_per_element=1,
         special=lambda inputs: (np.resize(SPECIALS, inputs[0].size),),
         implementations=[
-            Implementation(name="python", build=lambda: on_lists(sum), largest=SLOW_ABOVE),
-            Implementation(name="numpy", build=lambda: returned(np.sum)),
+            Implementation(name="python", build=lambda: bind_on_lists(sum), largest=SLOW_ABOVE),
+            Implementation(name="numpy", build=lambda: bind_returning(np.sum)),
             Implementation(name="njit", build=lambda: numba_sum(parallel=False)),
             Implementation(name="njit-parallel", build=lambda: numba_sum(parallel=True), parallel=True),
             Implementation(name="c", build=lambda: c_sum("sum")),

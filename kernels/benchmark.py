@@ -14,8 +14,8 @@ import numpy as np
 
 from kernels import cuda, timing, verify
 from kernels.arrays import COPY, numba_loop, numba_streaming
-from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, on_line
-from kernels.registry import KERNELS, asked
+from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, align_to_cache_line
+from kernels.registry import KERNELS, selected_implementations
 from kernels.settings import MEMORY_SHARE, last_cache_bytes, memory_bytes
 from kernels.timing import Values, Watch
 from tune.machine import cpu_name
@@ -54,7 +54,7 @@ def peak_contenders(moved_bytes: int, places: Collection[str]) -> dict[str, Call
     elements = max(1, moved_bytes // PAIR)
     found: dict[str, Call] = {}
     if on_cpu := [place for place in (ONE, ALL) if place in places]:
-        a, out = on_line(np.ones(elements)), on_line(np.zeros(elements))
+        a, out = align_to_cache_line(np.ones(elements)), align_to_cache_line(np.zeros(elements))
         found |= {
             f"{MARK}{place} {way}": bind((a, a), out)
             for place in on_cpu
@@ -104,12 +104,15 @@ def measure(name: str, sizes: Sequence[int], implementations: Sequence[str] | No
 def rows(kernel: Kernel, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> Iterator[Row]:
     """Yield a row for each size and each implementation that is asked for; None: all."""
     numba.set_num_threads(THREADS)
-    contenders = [built(kernel, implementation, seed) for implementation in asked(kernel, implementations)]
+    contenders = [
+        build_and_check(kernel, implementation, seed)
+        for implementation in selected_implementations(kernel, implementations)
+    ]
     for size in sizes if kernel.sized else (1,):
-        yield from timed(kernel, size, contenders, seed)
+        yield from time_contenders(kernel, size, contenders, seed)
 
 
-def built(kernel: Kernel, implementation: Implementation, seed: int) -> Contender:
+def build_and_check(kernel: Kernel, implementation: Implementation, seed: int) -> Contender:
     """Compile an implementation, call it once, and check it against the reference; failures go to `fault`."""
     first, output = kernel.arrays(1, seed)
     made = Contender(implementation=implementation)
@@ -132,7 +135,7 @@ def failure(error: Exception) -> str:
     return f"FAIL: {' '.join(str(error).split()) or type(error).__name__}"
 
 
-def at_size(kernel: Kernel, contender: Contender, size: int, inputs: Inputs) -> Contender:
+def check_at_size(kernel: Kernel, contender: Contender, size: int, inputs: Inputs) -> Contender:
     """Return the contender, with a fault where it is not to be timed at this size."""
     largest = contender.implementation.largest
     if contender.fault or contender.bind is None:
@@ -146,10 +149,10 @@ def at_size(kernel: Kernel, contender: Contender, size: int, inputs: Inputs) -> 
     return replace(contender, error=error if contender.implementation.random else max(contender.error, error))
 
 
-def timed(kernel: Kernel, size: int, contenders: Sequence[Contender], seed: int) -> Iterator[Row]:
+def time_contenders(kernel: Kernel, size: int, contenders: Sequence[Contender], seed: int) -> Iterator[Row]:
     """Yield the rows of one size. All contenders get the same inputs, and the same array for their output."""
     inputs, output = kernel.arrays(size, seed)
-    checked = [at_size(kernel, contender, size, inputs) for contender in contenders]
+    checked = [check_at_size(kernel, contender, size, inputs) for contender in contenders]
     calls: dict[str, Call] = {}
     for contender in checked:
         name = contender.implementation.name
@@ -160,7 +163,7 @@ def timed(kernel: Kernel, size: int, contenders: Sequence[Contender], seed: int)
     moved = round(kernel.bytes_per_element * elements)
     if calls and moved:
         calls |= peak_contenders(moved, {peak_place(each.implementation) for each in checked if not each.fault})
-    values, undisturbed = timing.undisturbed(calls) if calls else ({}, True)
+    values, undisturbed = timing.time_undisturbed(calls) if calls else ({}, True)
     for contender in checked:
         row = _fixed(kernel, size, inputs, contender)
         row |= {"bytes": moved, "flops": round(kernel.flops_per_element * elements)}
@@ -247,7 +250,7 @@ class Peaks:
 Found = dict[str, Peaks]
 
 
-def measured_peaks() -> Found | None:
+def measure_peaks() -> Found | None:
     """Measure the peaks of the CPU and, where there is one, the GPU, by their names. None where other processes
     disturbed each try.
 
@@ -256,7 +259,7 @@ def measured_peaks() -> Found | None:
     for _ in range(timing.TRIES):
         watch = Watch()
         found = _peaks()
-        if not timing.disturbed(watch):
+        if not timing.is_disturbed(watch):
             return found
     return None
 

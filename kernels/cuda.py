@@ -28,7 +28,7 @@ CHUNKS = 4
 Launch = Callable[..., object]
 """Launches a kernel on device arrays and numbers, the output last; it may return before the device is done."""
 Way = Callable[[Launch], Bind]
-"""How a kernel gets its data, such as `resident`."""
+"""How a kernel gets its data, such as `bind_resident`."""
 
 
 def require_device() -> None:
@@ -58,7 +58,7 @@ def to_device(value: Any) -> Any:
     return cuda.to_device(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 
 
-def resident(launch: Launch) -> Bind:
+def bind_resident(launch: Launch) -> Bind:
     """Bind a launch with data on the device before and after; the time is until the device is done."""
 
     def bind(inputs: Inputs, output: Any) -> Call:
@@ -74,7 +74,7 @@ def resident(launch: Launch) -> Bind:
     return bind
 
 
-def through_host(launch: Launch) -> Bind:
+def bind_through_host(launch: Launch) -> Bind:
     """Bind a launch so that host arrays are copied to the device, and the output back, within the time."""
 
     def bind(inputs: Inputs, output: Any) -> Call:
@@ -88,8 +88,8 @@ def through_host(launch: Launch) -> Bind:
     return bind
 
 
-def total_of(dtype: type[np.generic], read: Callable[[Any], Any]) -> tuple[Way, Way]:
-    """Return the forms of `resident` and `through_host` for a kernel that adds to an array of one number."""
+def total_binders(dtype: type[np.generic], read: Callable[[Any], Any]) -> tuple[Way, Way]:
+    """Return the forms of `bind_resident` and `bind_through_host` for a kernel that adds to an array of one number."""
 
     def bind(launch: Launch, *, place: bool) -> Bind:
         def run(*arguments: Any) -> Any:
@@ -104,7 +104,9 @@ def total_of(dtype: type[np.generic], read: Callable[[Any], Any]) -> tuple[Way, 
     return partial(bind, place=True), partial(bind, place=False)
 
 
-def on_gpu(name: str, make: Callable[[], Launch], bind: Way = resident, through: Way = through_host) -> Implementation:
+def gpu_implementation(
+    name: str, make: Callable[[], Launch], bind: Way = bind_resident, through: Way = bind_through_host
+) -> Implementation:
     """Return an implementation on the GPU, both with data there and end to end."""
 
     def build(way: Way) -> Callable[[], Bind]:
@@ -120,8 +122,8 @@ def on_gpu(name: str, make: Callable[[], Launch], bind: Way = resident, through:
 def elementwise(formula: Callable[..., Any]) -> list[Implementation]:
     """Return implementations of out[i] = formula(a[i], b[i]): with a thread for each element, and as a CUDA ufunc."""
     return [
-        on_gpu("cuda", lambda: per_thread_launch(formula)),
-        on_gpu("cuda-vectorize", lambda: ufunc_launch(formula)),
+        gpu_implementation("cuda", lambda: per_thread_launch(formula)),
+        gpu_implementation("cuda-vectorize", lambda: ufunc_launch(formula)),
     ]
 
 
@@ -161,7 +163,7 @@ def grid_stride(formula: Callable[..., Any]) -> Implementation:
 
         return lambda a, b, out: kernel[blocks_for(out.size), THREADS](a, b, out)
 
-    return on_gpu("cuda-grid-stride", make)
+    return gpu_implementation("cuda-grid-stride", make)
 
 
 def block_reduction(joined: Callable[..., Any]) -> Any:
@@ -215,7 +217,7 @@ def shared_sum() -> Implementation:
 
         return lambda a, out: kernel[blocks_for(a.size), THREADS](a, out)
 
-    return on_gpu("cuda-shared", make, *total_of(np.float64, float))
+    return gpu_implementation("cuda-shared", make, *total_binders(np.float64, float))
 
 
 def count(is_hit: Callable[..., Any]) -> Implementation:
@@ -235,7 +237,7 @@ def count(is_hit: Callable[..., Any]) -> Implementation:
 
         return lambda seed, samples, out: kernel[blocks_for(samples), THREADS](np.uint64(seed), samples, out)
 
-    return on_gpu("cuda-grid-stride", make, *total_of(np.uint64, int))
+    return gpu_implementation("cuda-grid-stride", make, *total_binders(np.uint64, int))
 
 
 def scalar_add() -> Implementation:
@@ -248,7 +250,7 @@ def scalar_add() -> Implementation:
 
         return lambda x, y, out: kernel[1, 1](x, y, out)
 
-    return on_gpu("cuda", make, *total_of(np.float64, float))
+    return gpu_implementation("cuda", make, *total_binders(np.float64, float))
 
 
 def empty_launch() -> Implementation:

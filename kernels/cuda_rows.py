@@ -6,7 +6,17 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from kernels.cuda import MOST_BLOCKS, THREADS, Implementation, Launch, added, block_reduction, cuda, larger, on_gpu
+from kernels.cuda import (
+    MOST_BLOCKS,
+    THREADS,
+    Implementation,
+    Launch,
+    added,
+    block_reduction,
+    cuda,
+    gpu_implementation,
+    larger,
+)
 
 EPSILON = np.float32(1e-5)
 
@@ -39,7 +49,7 @@ def softmax() -> Implementation:
 
         return _launch(kernel)
 
-    return on_gpu("cuda-shared", make)
+    return gpu_implementation("cuda-shared", make)
 
 
 def layer_norm() -> Implementation:
@@ -66,7 +76,7 @@ def layer_norm() -> Implementation:
 
         return _launch(kernel)
 
-    return on_gpu("cuda-shared", make)
+    return gpu_implementation("cuda-shared", make)
 
 
 def cross_entropy() -> Implementation:
@@ -92,4 +102,4 @@ def cross_entropy() -> Implementation:
 
         return _launch(kernel)
 
-    return on_gpu("cuda-shared", make)
+    return gpu_implementation("cuda-shared", make)

@@ -103,11 +103,11 @@ class Kernel:
     def arrays(self, size: int, seed: int) -> tuple[Inputs, NDArray[Any] | None]:
         """Return random inputs of about so many elements, and the output; each array begins on a cache line."""
         inputs = self.inputs(size, np.random.default_rng(seed))
-        placed = tuple(on_line(each) if isinstance(each, np.ndarray) else each for each in inputs)
-        return placed, on_line(self.output(*inputs)) if self.output else None
+        placed = tuple(align_to_cache_line(each) if isinstance(each, np.ndarray) else each for each in inputs)
+        return placed, align_to_cache_line(self.output(*inputs)) if self.output else None
 
 
-def on_line(array: NDArray[Any]) -> NDArray[Any]:
+def align_to_cache_line(array: NDArray[Any]) -> NDArray[Any]:
     """Return a copy that begins on a cache line, as torch's own tensors do.
 
     NumPy's arrays begin 16 bytes into a page: every AVX-512 vector then spans two lines, for all contenders but torch.
@@ -119,17 +119,17 @@ def on_line(array: NDArray[Any]) -> NDArray[Any]:
     return placed
 
 
-def into_output(function: Callable[..., Any]) -> Bind:
+def bind_with_output(function: Callable[..., Any]) -> Bind:
     """Bind a function that takes the inputs and the array for its result."""
     return lambda inputs, output: Call(function=function, arguments=(*inputs, output), read=lambda _: output)
 
 
-def returned(function: Callable[..., Any]) -> Bind:
+def bind_returning(function: Callable[..., Any]) -> Bind:
     """Bind a function that returns its result."""
     return lambda inputs, output: Call(function=function, arguments=inputs, read=lambda result: result)
 
 
-def on_lists(function: Callable[..., Any]) -> Bind:
+def bind_on_lists(function: Callable[..., Any]) -> Bind:
     """Bind a function in pure Python, which gets lists instead of arrays; the conversion is not timed."""
     return lambda inputs, output: Call(
         function=function,

@@ -14,7 +14,7 @@ from numba import njit, prange, types
 from numpy.typing import NDArray
 
 from kernels import cuda
-from kernels.kernel import Bind, Implementation, Inputs, Kernel, returned
+from kernels.kernel import Bind, Implementation, Inputs, Kernel, bind_returning
 from kernels.references import c_function
 
 ONE = np.uint64(1)
@@ -79,7 +79,7 @@ def numba_count(*, parallel: bool) -> Bind:
             found += is_hit(seed, np.uint64(sample))
         return found
 
-    return returned(njit(COUNT, parallel=parallel)(count))
+    return bind_returning(njit(COUNT, parallel=parallel)(count))
 
 
 def numba_random_count() -> Bind:
@@ -92,11 +92,11 @@ def numba_random_count() -> Bind:
             found += np.random.random() ** 2 + np.random.random() ** 2 < 1
         return found
 
-    return returned(njit(COUNT)(count))
+    return bind_returning(njit(COUNT)(count))
 
 
 def _c(name: str) -> Any:
-    return lambda: returned(c_function(name, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int64))
+    return lambda: bind_returning(c_function(name, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int64))
 
 
 def _inputs(size: int, random: np.random.Generator) -> Inputs:
@@ -115,10 +115,10 @@ KERNELS = (
         unit="samples",
         implementations=[
             Implementation(
-                name="python", build=lambda: returned(count_random_python), random=True, largest=SLOW_ABOVE
+                name="python", build=lambda: bind_returning(count_random_python), random=True, largest=SLOW_ABOVE
             ),
-            Implementation(name="python-counter", build=lambda: returned(count_python), largest=VERY_SLOW_ABOVE),
-            Implementation(name="numpy", build=lambda: returned(count_numpy)),
+            Implementation(name="python-counter", build=lambda: bind_returning(count_python), largest=VERY_SLOW_ABOVE),
+            Implementation(name="numpy", build=lambda: bind_returning(count_numpy)),
             Implementation(name="njit-random", build=numba_random_count, random=True),
             Implementation(name="njit", build=lambda: numba_count(parallel=False)),
             Implementation(name="njit-parallel", build=lambda: numba_count(parallel=True), parallel=True),

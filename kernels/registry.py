@@ -12,7 +12,7 @@ FAMILIES = (arrays, monte_carlo_pi, row_kernels, cuda)
 KERNELS = {kernel.name: kernel for family in FAMILIES for kernel in family.KERNELS}
 
 
-def asked(kernel: Kernel, implementations: Sequence[str] | None) -> list[Implementation]:
+def selected_implementations(kernel: Kernel, implementations: Sequence[str] | None) -> list[Implementation]:
     """Return the implementations of a kernel that are asked for; None: all."""
     return [each for each in kernel.implementations if implementations is None or each.name in implementations]
 

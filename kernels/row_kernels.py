@@ -13,7 +13,7 @@ from numba import njit, prange, types
 from numpy.typing import NDArray
 
 from kernels import cuda_rows
-from kernels.kernel import THREADS, Bind, Implementation, Inputs, Kernel, into_output, on_lists
+from kernels.kernel import THREADS, Bind, Implementation, Inputs, Kernel, bind_on_lists, bind_with_output
 
 # exp(x) = 2^n e^r, n = round(x log2 e): e^r by its Taylor series to r^7 for |r| <= ln 2 / 2, within 6e-9
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
@@ -252,7 +252,9 @@ def _torch(name: str, threads: int | None) -> Callable[[], Bind]:
         from kernels import torch_references as torch_yardsticks  # seconds to import
 
         prepare = getattr(torch_yardsticks, name)
-        return torch_yardsticks.on_gpu(prepare) if threads is None else torch_yardsticks.bound(prepare, threads)
+        return (
+            torch_yardsticks.bind_on_gpu(prepare) if threads is None else torch_yardsticks.bind_on_cpu(prepare, threads)
+        )
 
     return build
 
@@ -262,10 +264,10 @@ def _implementations(
     on_gpu: Implementation,
 ) -> list[Implementation]:  # fmt: skip
     return [
-        Implementation(name="python", build=lambda: on_lists(python), largest=SLOW_ABOVE),
-        Implementation(name="numpy", build=lambda: into_output(numpy)),
-        Implementation(name="njit", build=lambda: into_output(compiled(parallel=False))),
-        Implementation(name="njit-parallel", build=lambda: into_output(compiled(parallel=True)), parallel=True),
+        Implementation(name="python", build=lambda: bind_on_lists(python), largest=SLOW_ABOVE),
+        Implementation(name="numpy", build=lambda: bind_with_output(numpy)),
+        Implementation(name="njit", build=lambda: bind_with_output(compiled(parallel=False))),
+        Implementation(name="njit-parallel", build=lambda: bind_with_output(compiled(parallel=True)), parallel=True),
         Implementation(name="torch", build=_torch(name, 1)),
         Implementation(name="torch-parallel", build=_torch(name, THREADS), parallel=True),
         on_gpu,

@@ -65,13 +65,13 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     if text == "full":
         return IN_CACHE, min(4 * last_cache_bytes() // ARRAYS // 8, largest)
     remedy = "; write small, full, or --sizes 1000,1000000"
-    asked = tuple(dict.fromkeys(whole(each, remedy) for each in text.split(",")))
+    asked = tuple(dict.fromkeys(parse_whole_number(each, remedy) for each in text.split(",")))
     if max(asked) > largest:
         raise UserError(f"{max(asked)}: this machine's memory serves {largest:,} elements at most")
     return asked
 
 
-def whole(text: str, remedy: str = "") -> int:
+def parse_whole_number(text: str, remedy: str = "") -> int:
     """Return a whole number. UserError: it is none of at least 0."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UserError(f"{text!r} is no whole number of at least 0{remedy}")
@@ -113,7 +113,7 @@ class Settings(TableFlags):
     out: Path = flag_field(
         "the study's folder, made new; with --budget", default=Path("runs/kernels"), form="FOLDER", parse=Path
     )
-    seed: int = flag_field("of the inputs", default=0, form="N", parse=whole)
+    seed: int = flag_field("of the inputs", default=0, form="N", parse=parse_whole_number)
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any]) -> Self:

@@ -38,7 +38,7 @@ def show(table: Table) -> None:
 
 def cells(row: Row) -> list[str]:
     """Return what stands in a row after the implementation's name."""
-    published = of_the_report(row)
+    published = published_text(row)
     if row["median_seconds"] is None:
         return [EMPTY_CELL] * (len(COLUMNS) + len(BASELINES)) + [published, row["status"]]
     correct, share = row["correct"], row["share_of_peak"]
@@ -57,7 +57,7 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def of_the_report(row: Row) -> str:
+def published_text(row: Row) -> str:
     """Return the published times as text: 455 us; 567 us end to end"""
     times = {"": row["published_seconds"], " end to end": row["published_end_to_end_seconds"]}
     return "; ".join(seconds(time) + what for what, time in times.items() if time is not None) or EMPTY_CELL
@@ -106,7 +106,7 @@ def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
         if not (settings.json or settings.form):
             for table in of_kernel:
                 show(table)
-    compared = any(of_the_report(row) != EMPTY_CELL for row in kept)
+    compared = any(published_text(row) != EMPTY_CELL for row in kept)
     found = contradiction_tables("kernels") if compared else []
     if settings.json:
         print(json.dumps(kept, indent=1))

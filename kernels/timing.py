@@ -105,7 +105,7 @@ def _busy_seconds() -> float | None:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:
+def time_undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:
     """Return the values of a run, and whether nobody disturbed it.
 
     A run that was disturbed, or in which a contender's values spread too far, is repeated, up to TRIES in all; of the
@@ -115,12 +115,12 @@ def undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:
     while len(tries) < TRIES and (True, 0) not in {each[:2] for each in tries}:
         watch = Watch()
         values = in_turns(calls)
-        tries.append((not disturbed(watch), -sum(spread(each) > LARGEST_SPREAD for each in values.values()), values))
+        tries.append((not is_disturbed(watch), -sum(spread(each) > LARGEST_SPREAD for each in values.values()), values))
     quiet, _, values = max(tries, key=itemgetter(0, 1))
     return values, quiet
 
 
-def disturbed(watch: Watch) -> bool:
+def is_disturbed(watch: Watch) -> bool:
     """Whether others took the machine since the watch was made; False where the system does not tell."""
     taken = watch.cores_taken()
     return taken is not None and taken > CORES_TAKEN

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.kernel import Bind, Call, Inputs, UnavailableError
 from model.cost.peak_flops import peak_flops
-from model.nn.precision import native
+from model.nn.precision import native_precisions
 
 PRODUCTS = 5
 """Times that a peak is measured; the highest value counts."""
@@ -23,7 +23,7 @@ def shared(array: Any) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else np.array(array))
 
 
-def bound(prepare: Prepare, threads: int) -> Bind:
+def bind_on_cpu(prepare: Prepare, threads: int) -> Bind:
     """Bind a function of torch on the CPU, with tensors that share the arrays' memory."""
 
     def bind(inputs: Inputs, output: Any) -> Call:
@@ -36,7 +36,7 @@ def bound(prepare: Prepare, threads: int) -> Bind:
     return bind
 
 
-def on_gpu(prepare: Prepare) -> Bind:
+def bind_on_gpu(prepare: Prepare) -> Bind:
     """Bind a function of torch on a GPU, with data there before and after; the time is until the device is done.
 
     UnavailableError: there is no device.
@@ -105,7 +105,7 @@ def device_copies(elements: int) -> dict[str, Call]:
 def products(device: str, threads: Sequence[int]) -> dict[str, dict[int, float]]:
     """Measure the FLOP/s of matrix products, by precision that the device does natively and threads of this process."""
     found: dict[str, dict[int, float]] = {}
-    for precision in native(device):
+    for precision in native_precisions(device):
         for many in threads:
             torch.set_num_threads(many)
             best = max(peak_flops(precision, device) for _ in range(PRODUCTS))

@@ -136,7 +136,7 @@ def samples(
     """
     if not isinstance(model, GPT | Translator):
         return
-    for source, reference in spread(data.valid, count) if isinstance(data, PairData) else _text(data, count):
+    for source, reference in spread_pairs(data.valid, count) if isinstance(data, PairData) else _text(data, count):
         given, wanted = tokenizer.decode(source.tolist()), tokenizer.decode(reference.tolist())
         if isinstance(data, PairData):
             (written,) = translations(model, tokenizer, [given], row=data.row, before_step=before_step)
@@ -145,7 +145,7 @@ def samples(
         yield {"input": given, "output": written, "reference": wanted}
 
 
-def spread(split: PairSplit, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def spread_pairs(split: PairSplit, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the tokens of so many pairs, evenly spread over a split: source, and target without its bos and eos."""
     for pair in np.linspace(0, len(split) - 1, count).astype(int):
         yield split.source.of(pair), split.target.of(pair)[1:-1]

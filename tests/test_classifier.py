@@ -119,7 +119,8 @@ def test_a_dataset_of_the_hub_is_read_and_the_split_that_it_lacks_is_cut_from_it
     features = datasets.Features(img=datasets.Image(), label=datasets.ClassLabel(num_classes=4))
     rows = {"img": [Image.fromarray(each) for each in shades], "label": [number % 4 for number in range(40)]}
     split = datasets.Dataset.from_dict(rows, features=features)
-    monkeypatch.setattr(corpora, "ask", lambda names, seconds: {"a/images": SimpleNamespace(sha="1", siblings=())})
+    answer = {"a/images": SimpleNamespace(sha="1", siblings=())}
+    monkeypatch.setattr(corpora, "fetch_dataset_infos", lambda names, seconds: answer)
     monkeypatch.setattr(corpora, "open_splits", lambda *_: {"train": split, "test": split.select(range(4))})
     settings = Settings(budget="3m", families="classifier", load=FILE, own_corpus="hub:a/images")
     read = corpora.load_corpora(settings).data["images"]

@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.progress import track
 
 from model.config import Data
-from model.data.cache import Corpus, file_stamp, kept, prepared
+from model.data.cache import Corpus, file_stamp, find_prepared, load_or_prepare
 from model.data.corpus import CORPORA, LONGEST_CHARACTERS, load_pairs, load_text
 from model.data.dataset import OwnData, PairData, TextData
 from model.data.hub import (
     HUB,
     PATIENCE_SECONDS,
     HubName,
-    ask,
     cached,
     commit,
+    fetch_dataset_infos,
     open_splits,
     pairs_from,
     reason,
@@ -129,10 +129,12 @@ def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, 
     """Load these default texts, as far as the hub, asked once, or this machine has them; by kind, and why not the
     rest."""
     names = {kind: HubName.parse(text, flag_of_corpus(kind)) for kind, text in texts.items()}
-    answers = ask([name.repository for name in names.values()], ASK_SECONDS)
+    answers = fetch_dataset_infos([name.repository for name in names.values()], ASK_SECONDS)
     out_of_reach = [
         kind for kind, name in names.items()
-        if unreachable(answers[name.repository]) and kept(_source(kind, name.text), None) is None and not cached(name)
+        if unreachable(answers[name.repository])
+        and find_prepared(_source(kind, name.text), None) is None
+        and not cached(name)
     ]  # fmt: skip
     because = {}
     if out_of_reach:
@@ -152,7 +154,7 @@ def load_corpus(settings: Settings, kind: str, value: Path | str) -> Data:
     """Load the text that a setting names, prepared. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
         name = HubName.parse(value, flag_of_corpus(kind))
-        return _from_hub(kind, name, ask([name.repository], PATIENCE_SECONDS)[name.repository])
+        return _from_hub(kind, name, fetch_dataset_infos([name.repository], PATIENCE_SECONDS)[name.repository])
     path, skip = None if value == BUILTIN else Path(value), settings.skip_bad_lines
 
     def read() -> Corpus:
@@ -161,7 +163,7 @@ def load_corpus(settings: Settings, kind: str, value: Path | str) -> Data:
         return load_text(path, track=progress_bar) if kind == "text" else _own(kind, path, str(value))
 
     what = f"{value} without bad lines" if kind == "pairs" and skip else str(value)
-    return prepared(
+    return load_or_prepare(
         _source(kind, what), lambda: file_stamp(path) if path and kind in CORPORA else [], read, progress_bar
     )
 
@@ -182,7 +184,7 @@ def _from_hub(kind: str, name: HubName, answer: object) -> Data:
             return pairs_from(name, splits, track=progress_bar)
         return text_from(name, splits, track=progress_bar) if kind == "text" else _own(kind, splits, name.text)
 
-    return prepared(_source(kind, name.text), lambda: stamp if kind in CORPORA else [], read, progress_bar)
+    return load_or_prepare(_source(kind, name.text), lambda: stamp if kind in CORPORA else [], read, progress_bar)
 
 
 def _own(kind: str, source: Path | Mapping[str, Any] | None, name: str) -> OwnData:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from model.nn.precision import native
+from model.nn.precision import native_precisions
 from model.training.memory import GPU_BYTES
 from tune.flags import AUTO, invalid
 from tune.machine import core_count, cpu_name
@@ -130,7 +130,7 @@ def device_properties(kind: str) -> dict[str, Any]:
     else:
         gpu = torch.cuda.get_device_properties(0)
         model, processor, memory_bytes = gpu.name, gpu.name, int(gpu.total_memory)
-    return {"model": model, "processor": processor, "precisions": native(kind), "memory_bytes": memory_bytes}
+    return {"model": model, "processor": processor, "precisions": native_precisions(kind), "memory_bytes": memory_bytes}
 
 
 def cores_of_trial(settings: Settings, kind: str, available: int) -> int:

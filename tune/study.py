@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from model.training.checkpoint import DamagedCheckpoint, export, newest
+from model.training.checkpoint import DamagedCheckpoint, export, model_resume_checkpoint
 from model.training.evaluation import Score
 from tune.assembly import make_engine, make_terms, make_trial_environment
 from tune.backend.leased import STOP_FILE
@@ -198,7 +198,7 @@ def conduct(
             *(GuardedListener(each, write) for each in callbacks),
         ]
         engine = make_engine(context, journal, listeners, there=there)
-        go_on = newest if context.loop is None else resume_checkpoint
+        go_on = model_resume_checkpoint if context.loop is None else resume_checkpoint
         if settings.resume:
             notes = restore(engine, journal, make_terms(context, engine), go_on)
             for line in (*notes, *loop_change_warnings(settings, journal)):

@@ -22,7 +22,7 @@ from model.families import FAMILIES
 from model.inference import SAMPLE_TOKENS, Sample, samples
 from model.nn.translator import Translator
 from model.training.checkpoint import exported_config, load_model
-from model.training.evaluation import CHUNK, SENTENCES, Score, chunks, evaluate, score, translated
+from model.training.evaluation import CHUNK, SENTENCES, Score, chunk_count, evaluate, score, translate_in_chunks
 from model.training.time_budget import MARGIN, Lease
 from tune.errors import UserError
 from tune.loop import output_of
@@ -286,9 +286,9 @@ def scored(model: nn.Module, tokenizer: Tokenizer, data: Data, lease: Lease, pri
     """
     if not (isinstance(data, PairData) and isinstance(model, Translator)):
         return None
-    written = translated(model, tokenizer, data, data.test, SENTENCES, make_lease_check(lease))
-    found, _ = take_while_affordable(written, lease, CHUNK * price, chunks(data), whole=True)
-    return score([pair for chunk in found for pair in chunk]) if found and len(found) == chunks(data) else None
+    written = translate_in_chunks(model, tokenizer, data, data.test, SENTENCES, make_lease_check(lease))
+    found, _ = take_while_affordable(written, lease, CHUNK * price, chunk_count(data), whole=True)
+    return score([pair for chunk in found for pair in chunk]) if found and len(found) == chunk_count(data) else None
 
 
 def make_lease_check(lease: Lease) -> Callable[[], None]:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis import tables
-from analysis.study import Study, learning_curves, mean_curves, published, trained
+from analysis.study import Study, learning_curves, mean_curves, published, trained_trials
 from analysis.style import (
     BLUE,
     GREEN,
@@ -21,9 +21,9 @@ from analysis.style import (
     SKY,
     VERMILION,
     Picture,
-    axes,
     legend_above,
     log_axis,
+    new_figure,
 )
 
 NAMES = ["d_model", "heads", "layers", "dropout"]
@@ -50,7 +50,7 @@ def learning(study: Study, what: str, along: str) -> Picture:
     widths = sorted(table["d_model"].unique())
     columns = min(3, len(widths))
     rows = -(-len(widths) // columns)
-    figure, plots = axes(rows, columns, height=0.6 + 2.1 * rows)
+    figure, plots = new_figure(rows, columns, height=0.6 + 2.1 * rows)
     for plot, width in zip(plots, widths, strict=False):
         for _, line in table[table["d_model"] == width].groupby(NAMES):
             style = style_of(line.iloc[0])
@@ -66,7 +66,7 @@ def learning(study: Study, what: str, along: str) -> Picture:
         plot.set_xlabel(ALONG[along])
     for plot in plots[::columns]:
         plot.set_ylabel(label)
-    key(figure.axes[0], table)
+    draw_legend(figure.axes[0], table)
     return Picture(
         name=f"{what}-{along}",
         title=f"{what.capitalize()} over {ALONG[along]}, by width",
@@ -85,7 +85,7 @@ def style_of(config: pd.Series) -> dict[str, Any]:
     }
 
 
-def key(plot: Axes, table: pd.DataFrame) -> None:
+def draw_legend(plot: Axes, table: pd.DataFrame) -> None:
     """Draw the legend of colours for dropout, dashes for layers and markers for heads."""
     dropouts, layers, heads = (sorted(table[name].unique()) for name in ("dropout", "layers", "heads"))
     shown = [Line2D([], [], c=DROPOUTS.get(each, VERMILION), label=f"dropout {each:g}") for each in dropouts]
@@ -99,7 +99,7 @@ def key(plot: Axes, table: pd.DataFrame) -> None:
 def ablation_table(study: Study) -> pd.DataFrame:
     """Return a row for each training, here and in the report: nats a token, perplexity of words, parameters,
     minutes."""
-    found = trained(study)
+    found = trained_trials(study)
     ours = found[[*NAMES, "seed", "parameters"]].assign(
         of=OURS,
         loss=found["valid_loss"],
@@ -117,7 +117,7 @@ def ablation_table(study: Study) -> pd.DataFrame:
     return pd.concat([ours, theirs], ignore_index=True)
 
 
-def alike(table: pd.DataFrame, name: str) -> pd.DataFrame:
+def losses_against_mean(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the loss of each training against the mean of those alike but for this dimension, where it has several
     values."""
     rest = [*(other for other in NAMES if other != name), "seed", "of"]
@@ -129,10 +129,10 @@ def alike(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def main_effects(study: Study) -> Picture:
     """Draw a panel for each dimension: the losses of configurations that differ in it alone."""
     table = ablation_table(study)
-    figure, plots = axes(2, 2, height=5.6)
+    figure, plots = new_figure(2, 2, height=5.6)
     drawn = []
     for plot, name in zip(plots, NAMES, strict=True):
-        compared = alike(table, name)
+        compared = losses_against_mean(table, name)
         drawn.append(compared.assign(dimension=name))
         values = sorted(compared[name].unique())
         for (kind, color), shift in zip(((OURS, BLUE), (THEIRS, ORANGE)), (-0.08, 0.08), strict=True):
@@ -162,7 +162,7 @@ def main_effects(study: Study) -> Picture:
 def sizes(study: Study) -> Picture:
     """Draw perplexity of words against parameters, by dropout."""
     table = ablation_table(study)
-    figure, (plot,) = axes(height=4.2)
+    figure, (plot,) = new_figure(height=4.2)
     for place, dropout in enumerate(sorted(table["dropout"].unique())):
         for kind, color in ((OURS, BLUE), (THEIRS, ORANGE)):
             rows = table[(table["of"] == kind) & (table["dropout"] == dropout)]
@@ -188,12 +188,12 @@ def sizes(study: Study) -> Picture:
 def minutes(study: Study) -> Picture:
     """Draw minutes of training against parameters, here and in the report."""
     table = ablation_table(study)
-    figure, (plot,) = axes(height=3.8)
+    figure, (plot,) = new_figure(height=3.8)
     for (kind, color), marker in zip(((OURS, BLUE), (THEIRS, ORANGE)), MARKERS, strict=False):
         rows = table[table["of"] == kind]
         plot.scatter(rows["parameters"], rows["minutes"], s=26, c=color, alpha=0.8, lw=0, marker=marker, label=kind)
     log_axis(plot.xaxis, table["parameters"], tables.short_count)
-    log_axis(plot.yaxis, table["minutes"], tables.plain)
+    log_axis(plot.yaxis, table["minutes"], tables.short_number)
     plot.set(xlabel="parameters", ylabel="minutes of training")
     legend_above(plot)
     return Picture(
@@ -210,7 +210,7 @@ def overfitting(study: Study) -> Picture:
     every = learning_curves(study).dropna(subset="valid_loss")
     table = mean_curves(every, NAMES, ["valid_loss", "trained_loss", "train_loss", *ALONG])
     depths = sorted(table["layers"].unique())
-    figure, plots = axes(1, len(depths), height=3.8)
+    figure, plots = new_figure(1, len(depths), height=3.8)
     for plot, depth in zip(plots, depths, strict=True):
         for _, line in table[table["layers"] == depth].groupby(NAMES):
             dropout = line["dropout"].iloc[0]

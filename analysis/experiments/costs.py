@@ -21,10 +21,10 @@ from analysis.style import (
     SKY,
     VERMILION,
     Picture,
-    axes,
-    bars,
+    error_bar_lengths,
     legend_above,
     log_axis,
+    new_figure,
     stacked_bars,
 )
 from tune.errors import UserError
@@ -60,7 +60,7 @@ def batch_size(study: Study) -> Picture:
     if timed.empty:
         raise UserError(f"study: {study.name!r} timed no batch yet; go on with it")
     largest = next((row for row in rows if row.get("largest")), {})
-    figure, (time, memory) = axes(2, 1, height=6.4)
+    figure, (time, memory) = new_figure(2, 1, height=6.4)
     time.plot(timed["batch"], timed["epoch_seconds"], c=BLUE, marker="o", ms=5, label="here")
     time.plot(theirs["batch_size"], theirs["epoch_seconds"], c=BLACK, marker="x", ls=":", label="published")
     draw_memory(memory, table, [row["limit_bytes"] for row in rows if row.get("limit_bytes")])
@@ -69,7 +69,7 @@ def batch_size(study: Study) -> Picture:
         for name, batch in ends.items():
             color, style, label = ENDS[name]
             plot.axvline(batch, c=color, ls=style, lw=1.3, label=f"{label}: {batch:,}")
-        log_axis(plot.xaxis, [*table["batch"], *theirs["batch_size"], *ends.values()], tables.plain)
+        log_axis(plot.xaxis, [*table["batch"], *theirs["batch_size"], *ends.values()], tables.short_number)
     log_axis(time.yaxis, [*timed["epoch_seconds"], *theirs["epoch_seconds"]], tables.short_duration)
     time.set(ylabel="an epoch")
     memory.set(xlabel="rows of a batch", ylabel="memory of a step")
@@ -135,7 +135,7 @@ def estimates_table(study: Study) -> pd.DataFrame:
 def estimates(study: Study) -> Picture:
     """Draw measured against estimated FLOPs; on the line both are equal."""
     table = estimates_table(study)
-    figure, (plot,) = axes(height=4.4)
+    figure, (plot,) = new_figure(height=4.4)
     ends = [table["estimated"].min(), table["measured"].max()]
     plot.plot(ends, ends, c=GREY, lw=1, label="measured = estimated")
     for (formula, by), (color, marker, filling) in STYLES.items():
@@ -181,12 +181,16 @@ def loading(study: Study) -> Picture:
     """Draw times over workers, in a panel for each kind of data; horizontal lines: this project's own batches."""
     table = loading_table(study)
     names = list(table["of"].unique())
-    figure, plots = axes(columns=len(names), height=3.8)
+    figure, plots = new_figure(columns=len(names), height=3.8)
     for plot, name in zip(plots, names, strict=True):
         rows = table[(table["of"] == name) & (table["source"] != OWN)]
         for kind, (label, color, marker, line) in LOADING.items():
             some = rows[rows["kind"] == kind]
-            workers, times, ends = some["source"].astype(int), 1e3 * some["seconds"], 1e3 * bars(some, "seconds")
+            workers, times, ends = (
+                some["source"].astype(int),
+                1e3 * some["seconds"],
+                1e3 * error_bar_lengths(some, "seconds"),
+            )
             plot.errorbar(workers, times, ends, c=color, marker=marker, ls=line, ms=4, capsize=2, label=label)
         own = table[(table["of"] == name) & (table["source"] == OWN) & (table["kind"] == "whole")]
         if len(own):
@@ -222,7 +226,7 @@ def stages_table(study: Study) -> pd.DataFrame:
 def stage_bars(study: Study) -> Picture:
     """Draw a stacked bar of seconds for each way."""
     table = stages_table(study)
-    figure, (plot,) = axes(height=1.4 + 0.5 * len(table))
+    figure, (plot,) = new_figure(height=1.4 + 0.5 * len(table))
     ends = stacked_bars(plot, table, STAGES, 0.65)
     for place, whole in enumerate(ends):
         plot.text(float(whole), place, f" {whole:.1f} s", va="center", fontsize=9)
@@ -242,7 +246,7 @@ def stage_pies(study: Study) -> Picture:
     theirs = published("stages").set_index("stage")["seconds"].rename(index=OUR_STAGES)
     table = stages_table(study)
     table.loc["published, RoBERTa"] = theirs.reindex(table.columns).fillna(0.0)
-    figure, plots = axes(columns=len(table), height=2.15)
+    figure, plots = new_figure(columns=len(table), height=2.15)
     for plot, (way, seconds) in zip(plots, table.iterrows(), strict=True):
         plot.pie(
             seconds, colors=list(STAGES.values()), startangle=90, counterclock=False, radius=1.15, pctdistance=0.68,

@@ -20,9 +20,9 @@ from analysis.style import (  # fmt: skip
     VERMILION,
     YELLOW,
     Picture,
-    axes,
     legend_above,
     log_axis,
+    new_figure,
 )
 from tune.errors import UserError
 
@@ -41,9 +41,9 @@ def roofline(study: Study) -> Picture:
 
     UserError: nothing with arithmetic and memory traffic was timed.
     """
-    table = reached(study)
+    table = roofline_table(study)
     panels = [rows for _, rows in table.groupby(["device", "threads"], sort=True)]
-    figure, plots = axes(len(panels), height=PANEL_INCHES * len(panels))
+    figure, plots = new_figure(len(panels), height=PANEL_INCHES * len(panels))
     names = dict.fromkeys(table["implementation"].str.removesuffix(PARALLEL))
     styles = {name: (COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]) for place, name in enumerate(names)}
     for plot, rows in zip(plots, panels, strict=True):
@@ -59,7 +59,7 @@ def roofline(study: Study) -> Picture:
     )
 
 
-def reached(study: Study) -> pd.DataFrame:
+def roofline_table(study: Study) -> pd.DataFrame:
     """Return rows of kernel, implementation, size, device, threads, intensity (FLOP a byte), rate and roof (FLOP/s)."""
     table = study.read(
         """SELECT kernel, implementation, size, device, COALESCE(threads, 0) AS threads, bytes, flops, median_seconds
@@ -113,7 +113,7 @@ def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tup
     for name, own in rows.groupby("implementation", sort=False):
         color, marker = styles[str(name).removesuffix(PARALLEL)]
         plot.scatter(own["intensity"], own["rate"], s=26, c=color, marker=marker, label=name, zorder=3)
-    log_axis(plot.xaxis, at, tables.plain)
+    log_axis(plot.xaxis, at, tables.short_number)
     highest = max([rows["rate"].max() * LABELS, *products.values()])
     log_axis(plot.yaxis, [rows["rate"].min(), highest], tables.short_count)
     for intensity, own in rows.groupby("intensity"):

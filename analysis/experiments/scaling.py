@@ -19,10 +19,10 @@ from analysis.style import (
     SKY,
     VERMILION,
     Picture,
-    axes,
-    bars,
+    error_bar_lengths,
     legend_above,
     log_axis,
+    new_figure,
     stacked_bars,
 )
 from tune import table_rules
@@ -78,15 +78,16 @@ def speed_up(study: Study) -> Picture:
     devices = sorted(table["devices"].unique())
     if len(devices) < 2:
         raise UserError(f"study: {study.name!r} measured one device only; measure more with --devices")
-    figure, (plot,) = axes()
+    figure, (plot,) = new_figure()
     plot.plot(devices, devices, c=GREY, lw=1, ls=":", label="all of it")
     for place, batch in enumerate(sorted(table["batch"].unique())):
         for kind, line in (("weak", "-"), ("strong", "--")):
             rows = table[(table["batch"] == batch) & (table["kind"] == kind)].sort_values("devices")
             if len(rows) > 1:
                 color, marker = COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]
-                plot.errorbar(rows["devices"], rows["speed_up"], bars(rows, "speed_up"), label=f"{kind}, {batch}",
-                              ls=line, capsize=2, c=color, marker=marker, ms=4, zorder=3)  # fmt: skip
+                plot.errorbar(rows["devices"], rows["speed_up"], error_bar_lengths(rows, "speed_up"),
+                              label=f"{kind}, {batch}", ls=line, capsize=2, c=color, marker=marker, ms=4,
+                              zorder=3)  # fmt: skip
                 hollow = rows[rows["disturbed"]]
                 plot.scatter(hollow["devices"], hollow["speed_up"], s=16, marker=marker, facecolor="w", edgecolor=color,
                              zorder=4)  # fmt: skip
@@ -116,7 +117,7 @@ def communication(study: Study) -> Picture:
     table = table[table["devices"] > 1].reset_index(drop=True)
     if table.empty:
         raise UserError(f"study: {study.name!r} measured one device only; measure more with --devices")
-    figure, (plot,) = axes(height=1.2 + 0.3 * len(table))
+    figure, (plot,) = new_figure(height=1.2 + 0.3 * len(table))
     shares = table[[*PARTS, "overlapped_seconds"]].div(table["step"], axis=0)
     shares.index = pd.Index([f"{row.devices} devices, batch {row.batch}" for row in table.itertuples()])
     named = shares.rename(columns={name: label for name, (label, _) in PARTS.items()})
@@ -150,11 +151,11 @@ def ways_table(study: Study) -> pd.DataFrame:
 def ways(study: Study) -> Picture:
     """Draw a point with its interval for each way; the default against itself shows what chance does."""
     table = ways_table(study)
-    figure, (plot,) = axes(height=1.2 + 0.3 * len(table))
+    figure, (plot,) = new_figure(height=1.2 + 0.3 * len(table))
     plot.axvline(1, c=BLACK, lw=1)
     for default, color in ((False, BLUE), (True, GREY)):
         own = table[(table["way"] == "default") == default]
-        plot.errorbar(own["times"], own.index, xerr=bars(own, "times"), c=color, fmt="o", ms=4, capsize=2)
+        plot.errorbar(own["times"], own.index, xerr=error_bar_lengths(own, "times"), c=color, fmt="o", ms=4, capsize=2)
     plot.set(yticks=table.index, yticklabels=table["way"], ylim=(len(table) - 0.5, -0.5))
     plot.set(xlabel="times as fast as DistributedDataParallel's default")
     plot.grid(axis="y", visible=False)
@@ -189,15 +190,15 @@ def losses_table(study: Study) -> pd.DataFrame:
 def losses(study: Study) -> Picture:
     """Draw loss over the batch, a line for each rule; the dotted line is the noise scale of the smallest batch."""
     table = losses_table(study)
-    figure, (plot,) = axes()
+    figure, (plot,) = new_figure()
     small = table[(table["times"] == 1) & (table["rule"] == "unchanged")]
     for place, (rule, color) in enumerate(RULES.items()):
         own = table[(table["rule"] == rule) & table["loss"].notna()]
         rows = own if rule in ("unchanged", "LARS") else pd.concat([small, own])
         rows = rows.sort_values("times")
         if len(own):
-            plot.errorbar(rows["batch_tokens"], rows["loss"], bars(rows, "loss"), c=color, label=rule, capsize=2, ms=4,
-                          marker=MARKERS[place])  # fmt: skip
+            plot.errorbar(rows["batch_tokens"], rows["loss"], error_bar_lengths(rows, "loss"), c=color, label=rule,
+                          capsize=2, ms=4, marker=MARKERS[place])  # fmt: skip
     scale = small["noise_scale"].mean()
     if np.isfinite(scale):
         plot.axvline(scale, c=GREY, lw=1, ls=":", label="gradient noise scale")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import tables
-from analysis.study import Study, experiment_rows, learning_curves, mean_curves, over_seeds, trained
+from analysis.study import Study, experiment_rows, learning_curves, mean_curves, over_seeds, trained_trials
 from analysis.style import (
     BLACK,
     BLUE,
@@ -23,10 +23,10 @@ from analysis.style import (
     SKY,
     VERMILION,
     Picture,
-    axes,
-    bars,
+    error_bar_lengths,
     legend_above,
     log_axis,
+    new_figure,
 )
 from tune.errors import UserError
 from tune.rows import longest_lives, middle, step_seconds
@@ -42,7 +42,7 @@ ROW = ["way", "shape", "checkpointing", "steps"]
 def methods_table(study: Study) -> pd.DataFrame:
     """Return a row for each way, shape, use of checkpointing and number of steps: over the seeds means of losses, and
     of seconds and bytes the medians of those that are known."""
-    found = trained(study)
+    found = trained_trials(study)
     configs = found["config"].map(json.loads)
     ways = configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY}))
     table = found[["steps", "parameters", "step_bytes", "valid_loss", "accuracy"]].assign(
@@ -64,7 +64,7 @@ def methods_scatter(study: Study) -> Picture:
         raise UserError(f"study: {study.name!r} has no shape that was trained in two ways yet; go on with it")
     colors = {way: COLORS[place % len(COLORS)] for place, way in enumerate(table["way"].unique())}
     markers = {shape: MARKERS[place % len(MARKERS)] for place, shape in enumerate(table["shape"].unique())}
-    figure, plots = axes(columns=2, height=4.2)
+    figure, plots = new_figure(columns=2, height=4.2)
     for plot, (name, factor, unit) in zip(
         plots, (("seconds", 1.0, "s of steps"), ("step_bytes", 1e-6, "peak MB")), strict=True
     ):
@@ -75,7 +75,7 @@ def methods_scatter(study: Study) -> Picture:
         plot.set_xlabel(unit)
         if table[name].isna().all():  # there was no time to count it
             continue
-        ends = bars(table, "valid_loss")
+        ends = error_bar_lengths(table, "valid_loss")
         plot.errorbar(table[name] * factor, table["valid_loss"], ends, fmt="none", ecolor=GREY, lw=1, zorder=0)
         log_axis(plot.xaxis, table[name].dropna() * factor, lambda value: f"{value:g}")
     plots[0].set_ylabel("validation loss, nats")
@@ -105,8 +105,8 @@ def shapes(study: Study) -> Picture:
     table = table[table["way"] == way].sort_values(["parameters", "shape"], ignore_index=True)
     if len(table) < 2:
         raise UserError(f"study: {study.name!r} has too few shapes that were trained in one way yet; go on with it")
-    figure, (plot,) = axes(height=1.3 + 0.32 * len(table))
-    ends = bars(table, "valid_loss")
+    figure, (plot,) = new_figure(height=1.3 + 0.32 * len(table))
+    ends = error_bar_lengths(table, "valid_loss")
     plot.errorbar(table["valid_loss"], table.index, xerr=ends, fmt="o", ms=6, c=BLUE, ecolor=GREY, lw=1)
     named = [f"{row.shape}: {tables.short_count(row.parameters)}" for row in table.itertuples()]
     plot.set(yticks=table.index, yticklabels=named, xlabel="validation loss, nats", ylim=(len(table) - 0.4, -0.6))
@@ -129,17 +129,19 @@ MEANS = ("valid_loss", "train_loss", "training_seconds", "tokens")
 def precisions(study: Study) -> Picture:
     """Draw loss while training as lines and validation loss as marks, by precision: means over seeds."""
     table = mean_curves(learning_curves(study), ["precision"], MEANS)
-    figure, plots = axes(1, 2, height=3.6)
+    figure, plots = new_figure(1, 2, height=3.6)
     for (precision, color), marker in zip(PRECISIONS.items(), MARKERS, strict=False):
         curve = table[table["precision"] == precision]
         valid = curve.dropna(subset="valid_loss")
         for plot, along in zip(plots, ("steps", "training_seconds"), strict=True):
             if len(curve):
                 plot.plot(curve[along], curve["train_loss"], c=color, lw=1, label=precision)
-            plot.errorbar(valid[along], valid["valid_loss"], bars(valid, "valid_loss"), c=color, fmt=marker, ms=5)
+            plot.errorbar(
+                valid[along], valid["valid_loss"], error_bar_lengths(valid, "valid_loss"), c=color, fmt=marker, ms=5
+            )
     low, high = table["valid_loss"].min(), table["valid_loss"].max()
     for plot, along in zip(plots, ("steps", "seconds in steps"), strict=True):
-        log_axis(plot.yaxis, [low, high], tables.plain)
+        log_axis(plot.yaxis, [low, high], tables.short_number)
         plot.set(xlabel=along, xlim=(0, None))
     plots[0].set_ylabel("nats a token")
     legend_above(plots[0])
@@ -161,7 +163,7 @@ LINE = ["d_model", "layers", "base", "rules"]
 def losses_table(study: Study) -> pd.DataFrame:
     """Return the mean loss of each shape at each rate, over the seeds that were trained with the most rates; NaN where
     one diverged. base: the shape that is the same with and without the rules, so that its config does not name them."""
-    found = trained(study, ENDED_TRIALS_QUERY)
+    found = trained_trials(study, ENDED_TRIALS_QUERY)
     rules = found["config"].map(json.loads).map(lambda config: config.get("scaling_rules"))
     names = {"learning_rate": "rate", "valid_loss": "loss"}
     table = found.assign(base=rules.isna(), rules=rules.isin([True])).rename(columns=names).astype({"loss": float})
@@ -177,15 +179,15 @@ def with_most(line: pd.DataFrame) -> pd.DataFrame:
 
 def width(study: Study) -> Picture:
     """Draw losses over rates for each d_model, at the base's layers."""
-    return compared(study, "d_model", "layers")
+    return draw_losses_over_rates(study, "d_model", "layers")
 
 
 def depth(study: Study) -> Picture:
     """Draw losses over rates for each number of layers, at the base's d_model."""
-    return compared(study, "layers", "d_model")
+    return draw_losses_over_rates(study, "layers", "d_model")
 
 
-def compared(study: Study, axis: str, other: str) -> Picture:
+def draw_losses_over_rates(study: Study, axis: str, other: str) -> Picture:
     """Draw both parametrizations side by side, with the base's best rate. UserError: no base, or one size only."""
     whole = losses_table(study)
     bases = whole[whole["base"] & whole["loss"].notna()]
@@ -197,7 +199,7 @@ def compared(study: Study, axis: str, other: str) -> Picture:
     sizes = sorted(table[axis].unique())
     if len(sizes) < 2:
         raise UserError(f"study: {study.name!r} measured one {axis} only; go on with it")
-    figure, plots = axes(columns=2, height=3.6)
+    figure, plots = new_figure(columns=2, height=3.6)
     colors = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.05, len(sizes)))
     for plot, (ruled, title) in zip(plots, WAYS.items(), strict=True):
         for place, size in enumerate(sizes):
@@ -205,8 +207,8 @@ def compared(study: Study, axis: str, other: str) -> Picture:
             if rows["loss"].isna().all():
                 continue
             color, marker = colors[place], MARKERS[place % len(MARKERS)]
-            plot.errorbar(rows["rate"], rows["loss"], bars(rows, "loss"), c=color, marker=marker, ms=3, lw=1.3,
-                          label=f"{size}")  # fmt: skip
+            plot.errorbar(rows["rate"], rows["loss"], error_bar_lengths(rows, "loss"), c=color, marker=marker, ms=3,
+                          lw=1.3, label=f"{size}")  # fmt: skip
             best = rows.loc[rows["loss"].idxmin()]
             plot.plot(best["rate"], best["loss"], c=color, marker=marker, ms=8, mec=BLACK)
         plot.axvline(base["rate"], c=GREY, lw=1, ls=":")
@@ -261,15 +263,15 @@ def lives(study: Study) -> Picture:
     """Draw loss over seconds of training, coloured by size; marks: after a decay."""
     table = lives_table(study)
     shown = table[table["seconds"] >= FIRST_SHARE * table["seconds"].max()]
-    figure, (plot,) = axes(height=4.2)
+    figure, (plot,) = new_figure(height=4.2)
     sizes = sorted(table["parameters"].unique())
     for size, color in zip(sizes, matplotlib.colormaps["viridis"](np.linspace(0.95, 0.05, len(sizes))), strict=True):
         of_size = shown[shown["parameters"] == size]
         for kind, look in (("valid", {"lw": 1.2}), ("decayed", {"marker": "o", "ms": 4, "ls": "none"})):
             line = of_size[of_size["kind"] == kind]
-            label = tables.plain(size) if kind == "valid" and size in (sizes[0], sizes[-1]) else None
+            label = tables.short_number(size) if kind == "valid" and size in (sizes[0], sizes[-1]) else None
             plot.plot(line["seconds"], line["loss"], c=color, label=label, **look)
-    log_axis(plot.xaxis, shown["seconds"], tables.plain)
+    log_axis(plot.xaxis, shown["seconds"], tables.short_number)
     plot.set(xlabel="seconds of training", ylabel="validation loss, nats a token")
     plot.legend(title="parameters")
     return Picture(

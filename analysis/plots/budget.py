@@ -5,20 +5,20 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from analysis import tables
-from analysis.spending import held, spending
+from analysis.spending import slot_hold_times, spending
 from analysis.study import Study
 from analysis.style import (
     BLACK,
     BLUE,
+    CHARGE_COLORS,
     GREY,
     VERMILION,
-    WHAT_COLORS,
     Picture,
-    axes,
     byte_axis,
     legend_above,
-    levels,
+    level_styles,
     log_axis,
+    new_figure,
     stacked_bars,
     time_ticks,
 )
@@ -37,7 +37,7 @@ def burn_down(study: Study) -> Picture:
     """Draw what is left of the cap over the study's clock, and what took the rest. UserError: nothing was charged
     yet."""
     charges = study.read("SELECT at, what, seconds FROM charges WHERE what <> 'idle' ORDER BY at")
-    slots = held(study)
+    slots = slot_hold_times(study)
     if charges.empty:
         raise UserError(NOTHING_YET)
     end = max(charges["at"].max(), slots["until"].max(), 1.0)
@@ -48,7 +48,7 @@ def burn_down(study: Study) -> Picture:
         np.clip(times[:, None] - opened, 0, until - opened) @ slots["share"].to_numpy() for times in (moments, reported)
     )
     table = pd.DataFrame({"seconds": moments})
-    for what in (name for name in WHAT_COLORS if name != "idle"):
+    for what in (name for name in CHARGE_COLORS if name != "idle"):
         rows = charges[charges["what"] == what]
         paid = np.concatenate(([0.0], rows["seconds"].cumsum()))[np.searchsorted(rows["at"], reported, side="right")]
         table[what] = np.interp(taken, known, paid)  # what is charged with a report was done since the one before
@@ -57,12 +57,12 @@ def burn_down(study: Study) -> Picture:
     table["idle"] = np.minimum.accumulate(beyond[::-1])[::-1]
     table[UNREPORTED] = beyond - table["idle"]
     cap = spending(study).cap
-    whats = [what for what in (*WHAT_COLORS, UNREPORTED) if table[what].max() > 0]
-    figure, (plot,) = axes()
+    whats = [what for what in (*CHARGE_COLORS, UNREPORTED) if table[what].max() > 0]
+    figure, (plot,) = new_figure()
     top = np.full(MOMENTS, cap)
     for what in whats:
         bottom = top - table[what]
-        plot.fill_between(moments, bottom, top, color=WHAT_COLORS.get(what, PALE), lw=0, label=what)
+        plot.fill_between(moments, bottom, top, color=CHARGE_COLORS.get(what, PALE), lw=0, label=what)
         top = bottom
     plot.plot(moments, top, c=BLACK, lw=1.5, label="left")
     plot.set(xlabel="wall clock of the study", ylabel="device-seconds left", ylim=(0, cap * 1.02), xlim=(0, end))
@@ -89,14 +89,14 @@ def bills(study: Study) -> Picture:
     if charges.empty:
         raise UserError(NOTHING_YET)
     table = charges.pivot_table(index=["trial", "family"], columns="what", values="seconds", fill_value=0.0)
-    table = table.reindex(columns=list(WHAT_COLORS), fill_value=0.0)
+    table = table.reindex(columns=list(CHARGE_COLORS), fill_value=0.0)
     table = table.loc[table.sum(axis=1).sort_values(ascending=False).index]
     shown = table.head(BILLS).set_axis([f"{trial} {family}" for trial, family in table.index[:BILLS]])
     if len(table) > BILLS:
         rest = table.iloc[BILLS:].sum().rename(f"{len(table) - BILLS} others")
         shown = pd.concat((shown, rest.to_frame().T))
-    figure, (plot,) = axes(height=0.8 + 0.21 * len(shown))
-    stacked_bars(plot, shown, {what: color for what, color in WHAT_COLORS.items() if shown[what].sum() > 0}, 0.75)
+    figure, (plot,) = new_figure(height=0.8 + 0.21 * len(shown))
+    stacked_bars(plot, shown, {what: color for what, color in CHARGE_COLORS.items() if shown[what].sum() > 0}, 0.75)
     plot.set_xlabel("device-seconds")
     legend_above(plot)
     return Picture(
@@ -132,11 +132,11 @@ def timeline(study: Study) -> Picture:
     table = table[table["closed"].notna()]
     if table.empty:
         raise UserError(NOTHING_YET)
-    styles = levels(table["level"].unique())
+    styles = level_styles(table["level"].unique())
     lanes = table["slot"].map(lanes_of(table.groupby("slot").agg({"opened": "min", "closed": "max"})))
     shown = table[lanes < MOST_LANES]
     ticks = range(min(lanes.max() + 1, MOST_LANES))
-    figure, (plot,) = axes(height=1.2 + 0.28 * max(len(ticks), 2))
+    figure, (plot,) = new_figure(height=1.2 + 0.28 * max(len(ticks), 2))
     for (lane, level), rows in shown.groupby([lanes, "level"]):
         spans = list(zip(rows["opened"], rows["closed"] - rows["opened"], strict=True))
         plot.broken_barh(spans, (lane - 0.4, 0.8), color=styles[level][0], edgecolor="white", lw=0.3)
@@ -164,7 +164,7 @@ def prices(study: Study) -> Picture:
         raise UserError(NOTHING_YET)
     ratio = table["charged"] / table["price"]
     low, middle, high = np.percentile(ratio, (5, 50, 95))
-    figure, (plot,) = axes(height=4.0)
+    figure, (plot,) = new_figure(height=4.0)
     cut = table["reason"].eq("diverged")
     for rows, color, marker, label in (
         (table[~cut], BLUE, "o", "lease"),
@@ -175,8 +175,8 @@ def prices(study: Study) -> Picture:
     ends = [table["price"].min(), table["price"].max()]
     plot.plot(ends, ends, c=GREY, lw=1, label="price = cost")
     plot.set(xlabel="price: device-seconds predicted", ylabel="cost: device-seconds charged")
-    log_axis(plot.xaxis, table["price"], tables.plain)
-    log_axis(plot.yaxis, table["charged"], tables.plain)
+    log_axis(plot.xaxis, table["price"], tables.short_number)
+    log_axis(plot.yaxis, table["charged"], tables.short_number)
     plot.legend(loc="upper left")
     columns = (table[name] for name in ("trial", "price", "charged"))
     told = [*map("{}: {:.1f} device-seconds predicted, {:.1f} charged".format, *columns)]
@@ -199,7 +199,7 @@ def memory(study: Study) -> Picture:
     if table.empty:
         raise UserError("memory: nothing was predicted yet; wait for the first segment of a trial to end")
     fitted, out = table[table["measured"] > 0], table[table["measured"].isna()]
-    figure, (plot,) = axes(height=4.0)
+    figure, (plot,) = new_figure(height=4.0)
     for rows, heights, color, marker, label in (
         (fitted, fitted["measured"], BLUE, "o", "measured"),
         (out, out["predicted"], VERMILION, "x", "ran out"),

@@ -16,7 +16,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from analysis import tables
 from analysis.efficiency import INTERVAL
-from analysis.study import LEVEL, SIDE_BY_SIDE, TRIAL, Results, Study
+from analysis.study import LEVEL_COLUMNS, SIDE_BY_SIDE, TRIAL_COLUMNS, Results, Study
 from analysis.style import (
     BLACK,
     BLUE,
@@ -28,10 +28,10 @@ from analysis.style import (
     PURPLE,
     Picture,
     at_level,
-    axes,
     is_wide,
-    levels,
+    level_styles,
     log_axis,
+    new_figure,
 )
 from tune.arithmetic import RESAMPLES
 from tune.errors import UserError
@@ -49,7 +49,7 @@ BINS, IN_A_BIN = 4, 3  # most parts of a range with equally many trials, whose m
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class ValuePlaces:
     """Where the values of a dimension stand on an axis: side by side, or as numbers or their logarithms.
 
     places: of each trial, NaN where it has no value; groups: of each trial, the group whose mean is taken, -1 without a
@@ -62,7 +62,7 @@ class Scale:
     listed: bool
 
 
-def scale(values: pd.Series, log: bool | None = None) -> Scale:
+def place_values(values: pd.Series, log: bool | None = None) -> ValuePlaces:
     """Return the scale of a dimension's values, NaN for trials without one. log: whether a range is logarithmic; None:
     a list, whose values stand side by side where there is room for all their names."""
     known = values.dropna()
@@ -76,7 +76,7 @@ def scale(values: pd.Series, log: bool | None = None) -> Scale:
         names = [name if len(name) <= most else f"{name[: most - 1]}…" for name in names]
         places = values.map({value: float(place) for place, value in enumerate(unique)}).astype(float)
         side_by_side = dict(zip(map(float, range(len(names))), names, strict=True))
-        return Scale(places=places, groups=places.fillna(-1).astype(int), ticks=side_by_side, listed=True)
+        return ValuePlaces(places=places, groups=places.fillna(-1).astype(int), ticks=side_by_side, listed=True)
     numeric = values.astype(float)
     low, high = numeric.min(), numeric.max()
     by_log = low > 0 and (is_wide(numeric) if log is None else log)
@@ -85,20 +85,20 @@ def scale(values: pd.Series, log: bool | None = None) -> Scale:
     groups = pd.qcut(places, parts, labels=False, duplicates="drop").fillna(-1).astype(int)
     locator = LogLocator(subs=(1.0, 3.0)) if by_log and is_wide(numeric) else MaxNLocator(4)
     at = [float(value) for value in locator.tick_values(low, high) if low <= value <= high]
-    ticks = {math.log10(value) if by_log else value: tables.plain(value) for value in at or [low]}
-    return Scale(places=places, groups=groups, ticks=ticks, listed=False)
+    ticks = {math.log10(value) if by_log else value: tables.short_number(value) for value in at or [low]}
+    return ValuePlaces(places=places, groups=groups, ticks=ticks, listed=False)
 
 
-def one_level(results: Results, family: str) -> pd.DataFrame:
+def comparable_measurements(results: Results, family: str) -> pd.DataFrame:
     """Return measurements that compare: at the highest rung that ENOUGH trials completed, else at the one that most
     did. The end of a user's loop counts as a rung, and so does any end where there are no rungs, as in a list."""
     table = results.of(family)
     table = table[~table["anew"]]
     rungs = table[table["level"] != DECAY]
-    counts = (table if rungs.empty else rungs)["level"].value_counts().reindex(levels(table["level"].unique()))
+    counts = (table if rungs.empty else rungs)["level"].value_counts().reindex(level_styles(table["level"].unique()))
     enough = counts[counts >= ENOUGH]
     rows = table[table["level"] == (enough.index[-1] if len(enough) else counts.idxmax())]
-    alike = rows.groupby(LEVEL, dropna=False).ngroup()
+    alike = rows.groupby(LEVEL_COLUMNS, dropna=False).ngroup()
     return rows[alike == alike.mode()[0]]
 
 
@@ -131,7 +131,7 @@ def importances(results: Results, table: pd.DataFrame, names: Sequence[str]) -> 
     resampled trials. Values of a range count by its parts, and a missing value counts as one of its own.
     """
     groups = pd.DataFrame(
-        {name: scale(table[name], results.ranges.get(name)).groups for name in names}, index=table.index
+        {name: place_values(table[name], results.ranges.get(name)).groups for name in names}, index=table.index
     )
     varied = [name for name in names if groups[name].nunique() > 1]
     if len(table) < FEWEST or not varied:
@@ -166,7 +166,7 @@ def _shares(groups: pd.DataFrame, worth: pd.Series) -> dict[str, float]:
 def effects(results: Results, family: str) -> Picture:
     """Draw a panel for each dimension with several values, and one of importances. UserError: no dimension has several,
     or no trial completed a rung."""
-    measure, table = results.measure, one_level(results, family)
+    measure, table = results.measure, comparable_measurements(results, family)
     median = float(table[measure.column].median())
     # perplexity in per cent above the median, averaged as a logarithm; a metric as it is
     scaled = table[measure.column] if measure.own else np.log(table["perplexity"] / median)
@@ -179,14 +179,14 @@ def effects(results: Results, family: str) -> Picture:
     shares = importances(results, table, [name for name in results.dimensions if table[name].notna().any()])
     panels = len(names) + (not shares.empty)
     rows = math.ceil(panels / 2)
-    figure, plots = axes(rows, 2, height=7.6 * rows / 3)
+    figure, plots = new_figure(rows, 2, height=7.6 * rows / 3)
     for plot in plots[panels:]:
         plot.set_axis_off()
     low, high = np.percentile(table[told], (0, 95) if measure.low_first else (5, 100))
     beyond = 0.05 * (high - low)
     beyond = beyond or 0.05 * abs(high) or 1.0 if measure.own else beyond + 1.0
     for plot, name in zip(plots, names, strict=False):
-        along = scale(table[name], results.ranges.get(name))
+        along = place_values(table[name], results.ranges.get(name))
         jitter = np.random.default_rng(0)
         for group in sorted(set(along.groups) - {-1}):
             of = along.groups == group
@@ -201,7 +201,7 @@ def effects(results: Results, family: str) -> Picture:
         if along.listed:
             plot.set_xlim(-0.6, len(along.ticks) - 0.4)
         plot.set_ylim(low - beyond, high + beyond)
-        plot.yaxis.set_major_formatter(lambda value, _: tables.plain(value) if measure.own else relative(value))
+        plot.yaxis.set_major_formatter(lambda value, _: tables.short_number(value) if measure.own else relative(value))
     if not shares.empty:
         plot, backwards = plots[len(names)], shares.iloc[::-1]
         errors = np.clip([backwards["share"] - backwards["low"], backwards["high"] - backwards["share"]], 0, None)
@@ -217,19 +217,19 @@ def effects(results: Results, family: str) -> Picture:
         f"{', of a range by parts' if measure.own else ''}, of {OF_A_MEAN} or more with 90 % intervals. The other "
         f"dimensions are not held equal; points {'above' if measure.low_first else 'below'} the scale are cut.{few}",
         figure=figure,
-        data=table[[*TRIAL, *names, "level", *dict.fromkeys((measure.column, told))]],
+        data=table[[*TRIAL_COLUMNS, *names, "level", *dict.fromkeys((measure.column, told))]],
     )
 
 
 def precision(results: Results, family: str) -> Picture:
     """Draw efficiency by precision, and tokens a second over parameters. UserError: only one precision was tried."""
-    table = one_level(results, family)
+    table = comparable_measurements(results, family)
     names = sorted(table["precision"].dropna().unique())
     if len(names) < 2:
         raise UserError(f"precision: {family!r} tried only {', '.join(names) or 'none'}; there is nothing to compare")
     speeds = pd.concat([_speeds(study) for study in results.studies], ignore_index=True)
-    table = table.merge(speeds, on=TRIAL, how="left")
-    figure, (quality, speed) = axes(1, 2, height=3.4)
+    table = table.merge(speeds, on=TRIAL_COLUMNS, how="left")
+    figure, (quality, speed) = new_figure(1, 2, height=3.4)
     busy, many = [], len(table) > MANY
     for place, name in enumerate(names):
         rows = table[table["precision"] == name]
@@ -260,7 +260,7 @@ def precision(results: Results, family: str) -> Picture:
         f"{', '.join(busy) or 'unknown'}.",
         figure=figure,
         data=table[
-            [*TRIAL, "precision", "level", "perplexity", "efficiency", "parameters", "tokens_per_second", "mfu"]
+            [*TRIAL_COLUMNS, "precision", "level", "perplexity", "efficiency", "parameters", "tokens_per_second", "mfu"]
         ],
     )
 

@@ -12,9 +12,9 @@ from matplotlib.transforms import BboxBase
 
 from analysis import efficiency
 from analysis import tables as formats
-from analysis.plots.dimensions import one_level, scale
+from analysis.plots.dimensions import comparable_measurements, place_values
 from analysis.ranking import answers, ranking, winner
-from analysis.study import LEVEL, TRIAL, Results, Study, alive
+from analysis.study import LEVEL_COLUMNS, TRIAL_COLUMNS, Results, Study, is_driver_alive
 from analysis.style import (
     BLACK,
     BLUE,
@@ -26,11 +26,11 @@ from analysis.style import (
     VERMILION,
     Picture,
     at_level,
-    axes,
     legend_above,
+    level_styles,
     level_text,
-    levels,
     log_axis,
+    new_figure,
     number_axis,
     time_ticks,
 )
@@ -43,15 +43,15 @@ NAMED = 4  # most configs of a front that are all labelled, where there is room;
 def front(results: Results, family: str) -> Picture:
     """Draw each trial at its last level, and the front of the furthest one."""
     table = results.of(family)
-    last = table.drop_duplicates(TRIAL, keep="last")
-    styles = levels(last["level"].unique())
-    figure, (plot,) = axes(height=4.2)
+    last = table.drop_duplicates(TRIAL_COLUMNS, keep="last")
+    styles = level_styles(last["level"].unique())
+    figure, (plot,) = new_figure(height=4.2)
     for level, style in styles.items():
         _scatter(plot, last[last["level"] == level], level, style, 110 if style[1] == "*" else 34, 0.9)
     ranked = ranking(results)
     first = winner(results, ranked[ranked["family"] == family])
     assert first is not None
-    best = last[(last[TRIAL] == first[TRIAL]).all(axis=1)].iloc[0]
+    best = last[(last[TRIAL_COLUMNS] == first[TRIAL_COLUMNS]).all(axis=1)].iloc[0]
     furthest = _alike(table[table["front"]], best).sort_values("parameters")
     corners = (
         [*furthest["parameters"], last["parameters"].max()],
@@ -87,20 +87,20 @@ def front(results: Results, family: str) -> Picture:
         + (" Stars are of the whole validation split, the others of its subset." if last["on_whole"].any() else "")
         + _unlike(last),
         figure=figure,
-        data=last[[*TRIAL, "level", "parameters", "perplexity", "front"]],
+        data=last[[*TRIAL_COLUMNS, "level", "parameters", "perplexity", "front"]],
         hover=_told(plot, last),
     )
 
 
 def _alike(table: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     """Return the rows that compare with this one."""
-    same = (table[LEVEL] == row[LEVEL]) | (table[LEVEL].isna() & row[LEVEL].isna())
+    same = (table[LEVEL_COLUMNS] == row[LEVEL_COLUMNS]) | (table[LEVEL_COLUMNS].isna() & row[LEVEL_COLUMNS].isna())
     return table[same.all(axis=1)]
 
 
 def _unlike(rows: pd.DataFrame) -> str:
     """Return the note for rows with a level's name that do not all compare; '' where they do."""
-    alike = len(rows.drop_duplicates(LEVEL)) == rows["level"].nunique()
+    alike = len(rows.drop_duplicates(LEVEL_COLUMNS)) == rows["level"].nunique()
     return "" if alike else " Not all of one level compare: their device, length or validation text is another."
 
 
@@ -116,26 +116,32 @@ def _told(plot: Axes, rows: pd.DataFrame) -> tuple[Axes, pd.Series, pd.Series, l
     return plot, rows["parameters"], rows["perplexity"], texts
 
 
-def curve(results: Results, family: str) -> Picture:
+def size_curve(results: Results, family: str) -> Picture:
     """Draw the trials of each level, and the curve fitted to the highest level that has enough of them.
 
     UserError: no level has enough.
     """
     table = results.of(family)
-    styles, pool = levels(table["level"].unique()), ranking(results)
+    styles, pool = level_styles(table["level"].unique()), ranking(results)
     found = answers(results, pool[pool["family"] == family])
     if found is None or found.efficiency is None:
         few = f"no level with trials of the {efficiency.FEWEST} sizes a curve takes"
-        remedy = "wait for them" if any(alive(study.folder) for study in results.studies) else "a larger cap has more"
+        remedy = (
+            "wait for them"
+            if any(is_driver_alive(study.folder) for study in results.studies)
+            else "a larger cap has more"
+        )
         raise UserError(f"family: {family!r} has {few}; {remedy}")
     rows = _alike(table[table["efficiency"].notna()], found.efficiency)
     fitted = str(found.efficiency["level"])
-    figure, (plot,) = axes(height=4.2)
+    figure, (plot,) = new_figure(height=4.2)
     for level, style in styles.items():
         size, alpha = (40, 0.95) if level == fitted else (18, 0.45)
         _scatter(plot, table[table["level"] == level], level, style, size, alpha)
     at = np.geomspace(rows["parameters"].min(), rows["parameters"].max(), 60)
-    middle, resampled = efficiency.expected(rows["parameters"].to_numpy(float), rows["perplexity"].to_numpy(float), at)
+    middle, resampled = efficiency.fit_predict_curve(
+        rows["parameters"].to_numpy(float), rows["perplexity"].to_numpy(float), at
+    )
     low, high = np.exp(np.percentile(resampled, efficiency.INTERVAL, axis=0))
     plot.plot(at, np.exp(middle), c=BLACK, lw=1.5, label=f"fitted to {level_text(fitted)}")
     plot.fill_between(at, low, high, color=GREY, alpha=0.25, lw=0, label="its 90 % interval")
@@ -147,7 +153,9 @@ def curve(results: Results, family: str) -> Picture:
         text="Each trial at each level that it reached. Efficiency: how far log perplexity lies below the curve."
         + _unlike(table),
         figure=figure,
-        data=table[[*TRIAL, "level", "parameters", "perplexity", "efficiency", "efficiency_low", "efficiency_high"]],
+        data=table[
+            [*TRIAL_COLUMNS, "level", "parameters", "perplexity", "efficiency", "efficiency_low", "efficiency_high"]
+        ],
         hover=_told(plot, table),
     )
 
@@ -163,7 +171,7 @@ def _scatter(plot: Axes, rows: pd.DataFrame, level: str, style: tuple[str, str],
 def scales(plot: Axes, table: pd.DataFrame) -> None:
     plot.set(xlabel="parameters", ylabel="validation perplexity")
     log_axis(plot.xaxis, table["parameters"], formats.short_count)
-    log_axis(plot.yaxis, table["perplexity"], formats.plain)
+    log_axis(plot.yaxis, table["perplexity"], formats.short_number)
 
 
 MOST_LINES = 300  # those that end best
@@ -176,15 +184,15 @@ def curves(results: Results, family: str) -> Picture:
     measure, facts = results.measure, results.trials[results.trials["family"] == family]
     along, value = measure.curve
     points = pd.concat([_points(study) for study in results.studies], ignore_index=True)
-    points = points.merge(facts[[*TRIAL, "words", "state", "reason", "failed"]], on=TRIAL)
+    points = points.merge(facts[[*TRIAL_COLUMNS, "words", "state", "reason", "failed"]], on=TRIAL_COLUMNS)
     if points.empty:
         raise UserError(f"family: {family!r} has no measured trial yet; wait for one, or name another")
-    furthest = results.reached.drop_duplicates(TRIAL, keep="last")[[*TRIAL, "level"]]
-    points = points.merge(furthest, on=TRIAL, how="left").fillna({"level": NO_LEVEL})
-    ends = points.drop_duplicates(TRIAL, keep="last")
+    furthest = results.reached.drop_duplicates(TRIAL_COLUMNS, keep="last")[[*TRIAL_COLUMNS, "level"]]
+    points = points.merge(furthest, on=TRIAL_COLUMNS, how="left").fillna({"level": NO_LEVEL})
+    ends = points.drop_duplicates(TRIAL_COLUMNS, keep="last")
     ends = ends.assign(worth=measure.worth(ends[value])).nsmallest(MOST_LINES, "worth")
-    shown = points.merge(ends[TRIAL], on=TRIAL)
-    figure, (plot,) = axes(height=4.4)
+    shown = points.merge(ends[TRIAL_COLUMNS], on=TRIAL_COLUMNS)
+    figure, (plot,) = new_figure(height=4.4)
     plot.set(xlabel="steps" if measure.own else "training time of the trial", ylabel=measure.label)
     _lines(plot, shown, along, value)
     stopped, broken = ends[(ends["state"] == "stopped") & ~ends["failed"]], ends[ends["failed"]]
@@ -193,7 +201,7 @@ def curves(results: Results, family: str) -> Picture:
     if len(broken):
         plot.scatter(broken[along], broken[value], marker="^", s=34, c=VERMILION, label="failed")
     first = results.reached[(results.reached["family"] == family) & (results.reached["place"] == 1)]
-    for best in ends.merge(first[TRIAL], on=TRIAL).to_dict("records"):
+    for best in ends.merge(first[TRIAL_COLUMNS], on=TRIAL_COLUMNS).to_dict("records"):
         place = best[along], best[value]
         plot.annotate(best["trial"], place, textcoords="offset points", xytext=(4, -9))
     log_axis(plot.xaxis, shown[along], formats.short_count if measure.own else formats.short_duration)
@@ -217,16 +225,16 @@ def curves(results: Results, family: str) -> Picture:
 
 def _lines(plot: Axes, points: pd.DataFrame, along: str, value: str) -> None:
     """Draw a line for each trial, or a dot where there is one point only."""
-    styles = {NO_LEVEL: (GREY, "o")} | levels(points["level"][points["level"] != NO_LEVEL].unique())
+    styles = {NO_LEVEL: (GREY, "o")} | level_styles(points["level"][points["level"] != NO_LEVEL].unique())
     for number, (level, (color, _)) in enumerate(styles.items()):
         rows = points[points["level"] == level]
         if rows.empty:
             continue
-        lines = [line[[along, value]].to_numpy() for _, line in rows.groupby(TRIAL)]
+        lines = [line[[along, value]].to_numpy() for _, line in rows.groupby(TRIAL_COLUMNS)]
         width, many = 0.9 + 0.35 * number, len(rows) > MANY
         plot.add_collection(LineCollection(lines, colors=color, linewidths=width, alpha=0.9, rasterized=many))
         plot.plot([], [], c=color, lw=width, label=f"{level_text(level)} ({len(lines)})")
-        single = rows[~rows.duplicated(TRIAL, keep=False)]
+        single = rows[~rows.duplicated(TRIAL_COLUMNS, keep=False)]
         plot.scatter(single[along], single[value], s=12, color=color)
 
 
@@ -254,7 +262,7 @@ def progress(results: Results, family: str) -> Picture:
     measure, reached = results.measure, results.of(family)
     tables = [_progress(reached, study, family) for study in results.studies]
     table = pd.concat(tables, ignore_index=True)
-    figure, (plot,) = axes()
+    figure, (plot,) = new_figure()
     plot.set(xlabel=f"device time spent on {family}", ylabel=f"{measure.label} of the leader")
     for number, (study, rows) in enumerate(zip(results.studies, tables, strict=True)):
         if rows.empty:
@@ -302,15 +310,15 @@ LACKING = 0.12  # share of the height for trials without a value of a dimension
 BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
 
 
-def parallel(results: Results, family: str) -> Picture:
+def parallel_coordinates(results: Results, family: str) -> Picture:
     """Draw parallel coordinates of one rung, the best trials in front. UserError: no trial completed a rung."""
-    measure, table = results.measure, one_level(results, family)
+    measure, table = results.measure, comparable_measurements(results, family)
     table = table.loc[measure.worth(table[measure.column]).sort_values(ascending=False).index]
     names = [name for name in results.dimensions if table[name].notna().any()]
-    figure, (plot,) = axes(height=4.0)
+    figure, (plot,) = new_figure(height=4.0)
     places = []
     for axis, name in enumerate(names):
-        along = scale(table[name], results.ranges.get(name))
+        along = place_values(table[name], results.ranges.get(name))
         low, high = along.places.min(), along.places.max()
         least = LACKING if along.places.isna().any() else 0.0
 
@@ -347,5 +355,5 @@ def parallel(results: Results, family: str) -> Picture:
         title=f"{family}: all configurations at once",
         text=f"A line for each trial {at_level(table['level'].iloc[0])}: the stronger, the better.",
         figure=figure,
-        data=table[[*TRIAL, *names, "level", measure.column]],
+        data=table[[*TRIAL_COLUMNS, *names, "level", measure.column]],
     )

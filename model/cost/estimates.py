@@ -3,7 +3,7 @@
 # Shapes: B batch, T target length, S source length, D d_model, H heads, L layers, V vocabulary.
 """
 
-from model.nn.attention import POOL
+from model.nn.attention import MASK_POOL_ELEMENTS
 from model.nn.gpt import GPTConfig
 from model.nn.precision import compute_dtype
 from model.nn.translator import TranslatorConfig
@@ -121,7 +121,7 @@ def _attention_masks(config: GPTConfig, batch: int, length: int) -> int:
     if config.architecture == "modern" or config.dropout == 0:
         return 0
     products = batch * config.heads * length**2
-    return products * (2 if products > POOL // 2 else 1)
+    return products * (2 if products > MASK_POOL_ELEMENTS // 2 else 1)
 
 
 def translator_logit_bytes(precision: str, *, smoothed: bool, whole: bool) -> int:

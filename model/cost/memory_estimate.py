@@ -133,10 +133,10 @@ def counted_on_gpu(code: str, device: torch.device, seconds: float) -> tuple[int
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no reason").splitlines()[-1]
         raise UserError(f"Nsight Compute: it failed: {last}")
-    return counted(done.stdout.splitlines())
+    return sum_ncu_counters(done.stdout.splitlines())
 
 
-def counted(lines: Sequence[str]) -> tuple[int, int]:
+def sum_ncu_counters(lines: Sequence[str]) -> tuple[int, int]:
     """Sum up FLOPs and bytes in ncu's CSV, which has a line for each kernel and metric, after lines of other programs.
     UserError: there is no such line."""
     begin = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)

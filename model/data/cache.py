@@ -37,14 +37,14 @@ ABANDONED = 86_400.0
 MAKING = "making-"
 
 
-def prepared(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus], track: Track) -> Data:
+def load_or_prepare(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus], track: Track) -> Data:
     """Return the prepared data of a source: kept from an earlier time, or made now from the corpus that `load` reads.
 
     source: its name, with all options of reading it. UserError: that of `load`; it changed while it was read; no disk
     has room for what is made of it.
     """
     before, begun = stamp(), time.time()
-    if found := kept(source, before):
+    if found := find_prepared(source, before):
         return found
     corpus = load()
     key = key_of(corpus)
@@ -65,7 +65,7 @@ def prepared(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus]
     return data
 
 
-def kept(source: str, stamp: Stamp) -> Data | None:
+def find_prepared(source: str, stamp: Stamp) -> Data | None:
     """Return the data kept of a source with this stamp, or with stamp None as it was read last; None: there is none."""
     try:
         noted = json.loads(_note_of(source).read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def made_by() -> str:
     return f"{hashlib.sha256(code).hexdigest()} {tokenizers.__version__} {unicodedata.unidata_version}"
 
 
-def place() -> Path:
+def cache_folder() -> Path:
     """Return the folder of the cache."""
     asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (asked if asked.is_absolute() else Path.home() / ".cache") / "ration"
@@ -115,7 +115,7 @@ def prepare(corpus: Corpus, track: Track, folder: Path | None = None) -> Data:
 def _open(key: str) -> Data | None:
     """Return the data kept under this name, or None."""
     try:
-        found = Stored.open(place() / "data" / key)
+        found = Stored.open(cache_folder() / "data" / key)
     except RuntimeError:  # the user has no home folder
         return None
     return found if isinstance(found, Data) else None
@@ -127,7 +127,7 @@ def _make(key: str, corpus: Corpus, track: Track, unchanged: Callable[[], None])
     unchanged: raises where the source has changed, so that the data may not be what its name says.
     """
     try:
-        (root := place() / "data").mkdir(parents=True, exist_ok=True)
+        (root := cache_folder() / "data").mkdir(parents=True, exist_ok=True)
         _sweep(root)
         making = Path(tempfile.mkdtemp(prefix=MAKING, dir=root))
     except (OSError, RuntimeError):
@@ -166,7 +166,7 @@ def _sweep(root: Path) -> None:
 
 
 def _note_of(source: str) -> Path:
-    return place() / "sources" / f"{hashlib.sha256(source.encode()).hexdigest()}.json"
+    return cache_folder() / "sources" / f"{hashlib.sha256(source.encode()).hexdigest()}.json"
 
 
 def _note(source: str, stamp: Stamp, key: str) -> None:

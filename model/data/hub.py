@@ -79,7 +79,7 @@ class HubName:
         return UserError(f"{self.flag}: {self.text!r} {sentence}")
 
 
-def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
+def fetch_dataset_infos(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
     """Ask the hub about each dataset; return a huggingface_hub.DatasetInfo each, or the exception that came instead.
 
     All are asked at once and waited for so many seconds, never longer, even where this machine's name server hangs.
@@ -105,7 +105,7 @@ def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
 
 
 def unreachable(answer: Any) -> bool:
-    """Whether `ask` got no answer: no network, a hub that is down, or one that may not be asked."""
+    """Whether `fetch_dataset_infos` got no answer: no network, a hub that is down, or one that may not be asked."""
     return isinstance(answer, Exception) and not not_there(answer)
 
 
@@ -120,13 +120,14 @@ def commit(name: HubName, answer: Any) -> str:
     """Return the commit of a dataset that `open_splits` would take; '' where there is no answer."""
     if isinstance(answer, Exception):
         return ""
-    with _told(name):
+    with _hub_errors_as_user_error(name):
         revision: str = _place(name, answer)["revision"]
     return revision
 
 
 def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
-    """Return a dataset's splits by the names train, valid and test, memory-mapped; answer: what `ask` returned for it.
+    """Return a dataset's splits by the names train, valid and test, memory-mapped; answer: what `fetch_dataset_infos`
+    returned for it.
 
     UserError: there is no such dataset or configuration, it cannot be had, or it has nothing to train on.
     """
@@ -174,14 +175,14 @@ def _load(name: HubName, info: Any) -> "DatasetDict":
     import datasets
 
     _hush()
-    with _told(name):
+    with _hub_errors_as_user_error(name):
         where = _place(name, info)
         configs = _configs(name, where)
     if name.config not in configs:
         rule = f"has no configuration {name.config!r}" if name.config else "has several configurations"
         few = textwrap.shorten(", ".join(filter(None, configs)), LONGEST_REASON)
         raise name.refused(f"{rule}: write hub:{name.repository}:CONFIG with one of {few}")
-    with _told(name):
+    with _hub_errors_as_user_error(name):
         loaded: Any = datasets.load_dataset(**where)
     return loaded
 
@@ -213,7 +214,7 @@ def _configs(name: HubName, where: Mapping[str, Any]) -> list[str | None]:
 
 
 @contextmanager
-def _told(name: HubName) -> Iterator[None]:
+def _hub_errors_as_user_error(name: HubName) -> Iterator[None]:
     """Turn whatever the hub's libraries raise into a UserError of one line."""
     try:
         yield

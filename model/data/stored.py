@@ -32,7 +32,7 @@ class Stored:
         Stored.kinds[cls.__name__] = cls
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return super().__reduce_ex__(protocol) if self.folder is None else (again, (type(self), self.folder))
+        return super().__reduce_ex__(protocol) if self.folder is None else (reopen_stored, (type(self), self.folder))
 
     def save(self, folder: Path) -> None:
         """Write everything except arrays whose files exist already. OSError: the disk does not take it."""
@@ -56,7 +56,7 @@ class Stored:
         return made
 
 
-def again(kind: type[Stored], folder: Path) -> Stored:
+def reopen_stored(kind: type[Stored], folder: Path) -> Stored:
     """Open data that was pickled as its folder's name; `kind` makes pickle import its class. UserError: it has gone, or
     was changed, since."""
     found = kind.open(folder)

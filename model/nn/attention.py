@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tune.errors import UserError
 
-POOL = 2**22  # elements of the resident dropout mask
+MASK_POOL_ELEMENTS = 2**22  # elements of the resident dropout mask
 UNSEEN = -1e4  # added to the scores of masked positions; finite, so that a fully masked row gives no NaN
 ALIGNED = 32  # offsets into that mask are multiples of this: vector instructions want aligned addresses
 ROTARY_BASE = 1_000.0
@@ -129,9 +129,11 @@ class CohortDropout:
 def _dropout_mask(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Tensor:
     """Return a mask like x, read from the resident one; a large mask is joined from pieces, each at a random offset."""
     pool, wanted = _pool(rate, x.dtype), x.numel()
-    piece = wanted if wanted <= POOL // 2 else POOL // 4
+    piece = wanted if wanted <= MASK_POOL_ELEMENTS // 2 else MASK_POOL_ELEMENTS // 4
     count = -(-wanted // piece)
-    offsets = torch.randint((POOL - piece) // ALIGNED + 1, (count,), generator=generator).mul_(ALIGNED).tolist()
+    offsets = (
+        torch.randint((MASK_POOL_ELEMENTS - piece) // ALIGNED + 1, (count,), generator=generator).mul_(ALIGNED).tolist()
+    )
     pieces = [pool[offset : offset + piece] for offset in offsets]
     mask = pieces[0] if len(pieces) == 1 else torch.cat(pieces)[:wanted]
     return mask.view(x.shape)
@@ -139,7 +141,7 @@ def _dropout_mask(x: Tensor, rate: float, generator: torch.Generator | None = No
 
 @functools.lru_cache(maxsize=8)
 def _pool(rate: float, dtype: torch.dtype) -> Tensor:
-    kept = torch.rand(POOL, generator=torch.Generator().manual_seed(0)) >= rate
+    kept = torch.rand(MASK_POOL_ELEMENTS, generator=torch.Generator().manual_seed(0)) >= rate
     return (kept / kept.float().mean()).to(dtype)
 
 
@@ -198,7 +200,7 @@ def causal_bias(length: int) -> Tensor:
     return torch.full((length, length), float("-inf")).triu(1)
 
 
-def apart(of: Tensor, others: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+def same_sentence_bias(of: Tensor, others: Tensor, bias: Tensor | float = 0.0) -> Tensor:
     """of (B, T), others (B, S), both sentence numbers -> (B, 1, T, S): bias where they are equal, else UNSEEN"""
     return torch.where(of[:, None, :, None] == others[:, None, None], bias, UNSEEN)
 

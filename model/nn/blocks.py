@@ -16,7 +16,7 @@ from model.nn.decoding import KeyValueCache
 from model.nn.mup import attention_scale, hidden_std
 from model.nn.precision import Linear
 
-Turns = tuple[Tensor, Tensor]  # cosines and sines (T, K), in the compute dtype
+RotaryTables = tuple[Tensor, Tensor]  # cosines and sines (T, K), in the compute dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class TransformerConfig:
     scaling_rules: bool = True
 
 
-def turns(length: int, head_width: int) -> Turns:
+def scaled_rotary_tables(length: int, head_width: int) -> RotaryTables:
     """Return the rotary tables times the root of the attention scale: turning queries and keys also scales them."""
     cosines, sines = rotary_tables(length, head_width)
     share = attention_scale(head_width) ** 0.5
@@ -85,7 +85,7 @@ class SelfAttention(nn.Module):
         self.attend = Attention(scale=1, dropout=0)
 
     def forward(
-        self, x: Tensor, bias: Tensor | None, turned: Turns, past: KeyValueCache | None = None, layer: int = 0
+        self, x: Tensor, bias: Tensor | None, turned: RotaryTables, past: KeyValueCache | None = None, layer: int = 0
     ) -> Tensor:
         """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K) -> (B, T, D)"""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
@@ -139,7 +139,7 @@ class SelfBlock(nn.Module):
         self.mlp = FeedForward(d_model)
         self.add = Residual(dropout, branch)
 
-    def forward(self, x: Tensor, bias: Tensor | None, turned: Turns) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None, turned: RotaryTables) -> Tensor:
         """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K) -> (B, T, D)"""
         x = self.add(x, self.own(norm(x), bias, turned))
         return self.add(x, self.mlp(norm(x)))
@@ -159,7 +159,7 @@ class CrossBlock(nn.Module):
         self,
         x: Tensor,
         own: Tensor | None,
-        turned: Turns,
+        turned: RotaryTables,
         source: tuple[Tensor, Tensor, Tensor | None],
         past: KeyValueCache | None,
         layer: int,

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from model.nn.attention import Attention, Dropout, Residual, causal_bias, heads_apart, heads_together, norm
-from model.nn.blocks import EarlierTokens, SelfBlock, TransformerConfig, initialize_blocks, turns
+from model.nn.blocks import EarlierTokens, SelfBlock, TransformerConfig, initialize_blocks, scaled_rotary_tables
 from model.nn.mup import EMBEDDING_STD, Scaling
 from model.nn.precision import Embedding, Linear
 from tune.errors import UserError
@@ -175,7 +175,7 @@ class GPT(nn.Module):
         return {"model_args": sizes | lengths | {"bias": False, "dropout": shape.dropout}, "model": weights}
 
 
-def recompute(model: nn.Module) -> None:
+def checkpoint_activations(model: nn.Module) -> None:
     """Checkpoint the activations of a GPT: each block keeps only its input and recomputes the rest in backward (Chen et
     al. 2016, arXiv:1604.06174). Weights and their names stay as they are.
     """
@@ -204,7 +204,7 @@ class ModernTrunk(nn.Module):
         )
         nn.init.normal_(self.wte.weight, std=EMBEDDING_STD)
         initialize_blocks(self.h)
-        cosines, sines = turns(config.context, d_model // heads)
+        cosines, sines = scaled_rotary_tables(config.context, d_model // heads)
         self.register_buffer("cosines", cosines, persistent=False)
         self.register_buffer("sines", sines, persistent=False)
         self.register_buffer("causal", causal_bias(config.context), persistent=False)

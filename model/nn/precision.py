@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.training.memory import limited
+from model.training.memory import is_memory_limited
 from tune.errors import UserError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -152,14 +152,14 @@ def prepare(precision: str, device: torch.device | str) -> None:
             products.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for about a second for each new shape
     else:
-        if not limited():
+        if not is_memory_limited():
             _keep_heap()
         _MKLDNN.fp32_precision = "bf16" if _onednn_fp32_pays() else "ieee"
 
 
 def processor_facts() -> dict[str, Any]:
     """Return what this process measured of the processor; others on the machine `use_processor_facts`."""
-    return {"native": native("cpu"), "onednn": _onednn_fp32_pays()}
+    return {"native": native_precisions("cpu"), "onednn": _onednn_fp32_pays()}
 
 
 def use_processor_facts(known: Mapping[str, Any]) -> None:
@@ -169,7 +169,7 @@ def use_processor_facts(known: Mapping[str, Any]) -> None:
     _onednn_fp32_pays.cache_clear()
 
 
-def native(device: torch.device | str) -> tuple[str, ...]:
+def native_precisions(device: torch.device | str) -> tuple[str, ...]:
     """Return the precisions that a device does natively and fast, each under one name (on a CPU tf32 is fp32)."""
     return _native(torch.device(device).type)
 
@@ -183,7 +183,7 @@ def _native(kind: str) -> tuple[str, ...]:
     return told or ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))
 
 
-def upstreams(precisions: Sequence[str]) -> str:
+def upstream_precision(precisions: Sequence[str]) -> str:
     """Return which of a device's precisions upstream nanoGPT uses for its fp32 products."""
     return "tf32" if "tf32" in precisions else "fp32"
 

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from model.nn.attention import Dropout, apart, causal_bias, norm
-from model.nn.blocks import CrossBlock, SelfBlock, TransformerConfig, Turns, initialize_blocks, turns
+from model.nn.attention import Dropout, causal_bias, norm, same_sentence_bias
+from model.nn.blocks import (
+    CrossBlock,
+    RotaryTables,
+    SelfBlock,
+    TransformerConfig,
+    initialize_blocks,
+    scaled_rotary_tables,
+)
 from model.nn.decoding import KeyValueCache
 from model.nn.mup import TIED_STD, Scaling, hidden_std
 from model.nn.precision import Embedding, Linear, linear
@@ -73,7 +80,7 @@ class Translator(nn.Module):
         initialize_blocks(self.encoder)
         initialize_blocks(self.decoder)
         self.register_buffer("causal", causal_bias(RESIDENT), persistent=False)
-        cosines, sines = turns(RESIDENT, d_model // heads)
+        cosines, sines = scaled_rotary_tables(RESIDENT, d_model // heads)
         self.register_buffer("cosines", cosines, persistent=False)
         self.register_buffer("sines", sines, persistent=False)
 
@@ -84,8 +91,11 @@ class Translator(nn.Module):
         are relative, so that it does not matter where in the row a sentence begins.
         """
         dtype = self.embedding.compute_dtype
-        within, across = apart(source_of, source_of).to(dtype), apart(target_of, source_of).to(dtype)
-        own = apart(target_of, target_of, self._causal(target_in.shape[1])).to(dtype)
+        within, across = (
+            same_sentence_bias(source_of, source_of).to(dtype),
+            same_sentence_bias(target_of, source_of).to(dtype),
+        )
+        own = same_sentence_bias(target_of, target_of, self._causal(target_in.shape[1])).to(dtype)
         return self._write(target_in, own, self._read(source, within, across), None)
 
     def encode(self, source: Tensor, unpadded: Tensor | None) -> EncodedSource:
@@ -126,11 +136,11 @@ class Translator(nn.Module):
             past.length += length
         return linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))
 
-    def _turns(self, begin: int, end: int) -> Turns:
+    def _turns(self, begin: int, end: int) -> RotaryTables:
         """Return the rotary tables (T, K) of positions `begin` to `end`, however long the sentence."""
-        tables: Turns = self.cosines, self.sines
+        tables: RotaryTables = self.cosines, self.sines
         if end > RESIDENT:
-            tables = turns(end, self.config.d_model // self.config.heads)
+            tables = scaled_rotary_tables(end, self.config.d_model // self.config.heads)
         cosines, sines = (table[begin:end].to(self.causal.device, self.embedding.compute_dtype) for table in tables)
         return cosines, sines
 

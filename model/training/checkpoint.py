@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from model.config import OLD_DEFAULTS, Config
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
-from model.nn.precision import native, prepare, set_compute
+from model.nn.precision import native_precisions, prepare, set_compute
 from tune.errors import UserError
 from tune.machine import write_folder_whole
 
@@ -114,7 +114,7 @@ def _sound(path: Path) -> bool:
     return True
 
 
-def newest(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
+def model_resume_checkpoint(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
     """Return path and steps of the checkpoint at which a trial's next segment begins; undecayed: before its decay."""
     if undecayed:
         forget_decay(folder)
@@ -186,7 +186,7 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
     It computes in fp32 where the device does not do the precision natively and fast in which it was trained.
     """
     precision = config.precision
-    if precision != "fp32" and precision not in native(device):
+    if precision != "fp32" and precision not in native_precisions(device):
         precision = "fp32"
     prepare(precision, device)
     model = FAMILIES[config.family].build(config, tokenizer.vocabulary, tokenizer.pad or 0).to(device)

@@ -251,7 +251,7 @@ class SampledBatches(EndlessBatches):
         return self._samples[drawn]
 
 
-def sampled(learner: Learner, batches: int, *, set_epoch: bool) -> SampledBatches:
+def train_on_sampled(learner: Learner, batches: int, *, set_epoch: bool) -> SampledBatches:
     """Let a learner go through so many batches again and again; return these."""
     whole = learner.family.training_batches(learner.config, learner.data, learner.device)
     made = SampledBatches(whole, batches, ranks(), set_epoch=set_epoch)

@@ -13,7 +13,7 @@ from model.config import Config, Data
 from model.data.dataset import PairData, PairSplit
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
-from model.inference import spread, translations
+from model.inference import spread_pairs, translations
 from tune.reports import Evaluation
 
 IN_FLIGHT = 8
@@ -85,12 +85,12 @@ class Score:
     signature: str
 
 
-def chunks(data: PairData) -> int:
+def chunk_count(data: PairData) -> int:
     """Return the number of chunks of the test split to translate."""
     return -(-min(SENTENCES, len(data.test)) // CHUNK)
 
 
-def translated(
+def translate_in_chunks(
     model: nn.Module, tokenizer: Tokenizer, data: PairData, split: PairSplit, sentences: int,
     before_step: Callable[[], None] = lambda: None,
 ) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
@@ -101,7 +101,7 @@ def translated(
     """
     pairs = [
         (tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist()))
-        for source, target in spread(split, min(sentences, len(split)))
+        for source, target in spread_pairs(split, min(sentences, len(split)))
     ]
     for first in range(0, len(pairs), CHUNK):
         sources, references = zip(*pairs[first : first + CHUNK], strict=True)

@@ -16,7 +16,7 @@ from model.data.batches import Batch, EndlessBatches
 from model.families import FAMILIES
 from model.nn import precision
 from model.nn.attention import Dropout
-from model.nn.gpt import recompute
+from model.nn.gpt import checkpoint_activations
 from model.nn.mup import parameter_groups
 from model.training.averaging import Average
 from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
@@ -67,7 +67,7 @@ class Learner:
         self.model = self.family.build(config, data.vocabulary, pad_of(data)).to(device)
         precision.set_compute(self.model, config.precision)
         if config.checkpointing:
-            recompute(self.model)
+            checkpoint_activations(self.model)
         self.forward: nn.Module = self.model
         self.batches = self.feed(config)
         self.optimizer = self.make_optimizer()

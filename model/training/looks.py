@@ -82,7 +82,7 @@ class RecentSteps:
         return total / steps if steps else math.nan
 
 
-class Looks:
+class SegmentEvaluations:
     """The evaluations of one segment: which are due, and fit into its lease and the memory; where the loss may turn,
     also the lowest loss and the weights that had it.
 

@@ -82,14 +82,14 @@ def ran_out(error: BaseException | None) -> bool:
             return True
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return True
-        said = _SAID + (_SAID_UNDER_A_LIMIT if limited() else ())
+        said = _SAID + (_SAID_UNDER_A_LIMIT if is_memory_limited() else ())
         if isinstance(error, RuntimeError) and any(words in str(error).lower() for words in said):
             return True
         error = error.__cause__
     return False
 
 
-def limited() -> bool:
+def is_memory_limited() -> bool:
     """Whether this process is under a limit of memory (RLIMIT_DATA)."""
     return resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
 
@@ -98,7 +98,8 @@ class MemoryLimit:
     """Limits each trial of this process to `limit` bytes above what the process holds when it begins; None: no limit.
 
     On a CPU by RLIMIT_DATA, beyond which allocations fail: it counts what is mapped, whether or not it is in use. So
-    the process is `limited` from now on, and does not keep what it frees. On a GPU by torch's limit for a process.
+    the process is `is_memory_limited` from now on, and does not keep what it frees. On a GPU by torch's limit for a
+    process.
     """
 
     def __init__(self, limit: int | None, device: torch.device):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from model.nn.mup import HIDDEN
-from model.nn.precision import native
+from model.nn.precision import native_precisions
 
 MOMENTUM = 0.95
 POLYNOMIALS = ((8.0934, -23.6205, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
@@ -136,7 +136,7 @@ def orthogonalized(matrices: Sequence[Tensor]) -> Tensor:
     """N matrices (R, C) -> (N, R, C): the same singular vectors, singular values near 1; in bf16 where that is fast."""
     first = matrices[0]
     rows, columns = first.shape
-    dtype = torch.bfloat16 if "bf16" in native(first.device.type) else torch.float32
+    dtype = torch.bfloat16 if "bf16" in native_precisions(first.device.type) else torch.float32
     x = torch.empty(len(matrices), rows, columns, dtype=dtype, device=first.device)
     torch._foreach_copy_(list(x.unbind()), list(matrices))
     x = x / (MARGIN * x.norm(dim=(-2, -1), keepdim=True) + LEAST_NORM)

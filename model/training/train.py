@@ -14,7 +14,7 @@ from model.config import OLD_DEFAULTS, Config, Data
 from model.training import checkpoint as checkpoints
 from model.training.graph import make_learner
 from model.training.learner import MakeLearner
-from model.training.looks import Looks, RecentSteps
+from model.training.looks import RecentSteps, SegmentEvaluations
 from model.training.memory import PeakMemory, prepare_process
 from model.training.time_budget import MARGIN, Decay, Forecast, Lease, Pace, Segment, warm_up
 from tune.errors import UserError
@@ -116,7 +116,7 @@ class _Training:
             self.segment, self.lease, self.learner, self.pace,
             evaluation_tokens=min(self.evaluation_tokens, sizes["valid"]), whole_tokens=sum(sizes.values()),
         )  # fmt: skip
-        self.looks = Looks(self.forecast, self.data, self.evaluation_tokens, sizes, self.recent)
+        self.looks = SegmentEvaluations(self.forecast, self.data, self.evaluation_tokens, sizes, self.recent)
         self.lease.enter("steps")
 
     def _restore(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from analysis.settings import (
-    WHATS,
+    PICTURE_KINDS,
     CheckSettings,
     ExportSettings,
     PlotSettings,
@@ -42,7 +42,7 @@ def test_rank_takes_the_newest_study_from_anywhere(
         *((kind, []) for kind in (RankSettings, SpendSettings, ReportSettings)),
         *((ExportSettings, [flag, "new"]) for flag in ("--optuna", "--nanogpt")),
         (RankSettings, ["--stability", "0.5"]),
-        *((PlotSettings, [what, *(["nowhere"] if what == "compare" else [])]) for what in WHATS),
+        *((PlotSettings, [what, *(["nowhere"] if what == "compare" else [])]) for what in PICTURE_KINDS),
     ],
 )
 def test_a_wrong_folder_is_one_line(kind: type[Flags], words: list[str]) -> None:

@@ -14,9 +14,17 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection, PathCollection
 
-from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects, overfitting
+from analysis.experiments.ablation import (
+    NAMES,
+    OURS,
+    ablation_table,
+    learning,
+    losses_against_mean,
+    main_effects,
+    overfitting,
+)
 from analysis.experiments.costs import batch_size, estimates, loading, stage_bars
-from analysis.experiments.kernels import reached, roofline
+from analysis.experiments.kernels import roofline, roofline_table
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
 from analysis.experiments.trainings import line_of, lives, losses_table, methods_scatter, methods_table, shapes, width
 from analysis.settings import PlotSettings
@@ -262,10 +270,10 @@ def test_only_what_differs_in_one_dimension_alone_is_compared(tmp_path: Path) ->
     table = ablation_table(study_of_trials(tmp_path / "x", "ablation", ABLATED))
     ours = table[table["of"] == OURS]
     assert len(table) - len(ours) == 33 and len(ours) == 2 * len(SHAPES)
-    layers, dropout = (alike(ours, name) for name in ("layers", "dropout"))
+    layers, dropout = (losses_against_mean(ours, name) for name in ("layers", "dropout"))
     assert layers["against"].abs().max() == pytest.approx(0)
     assert dropout.groupby("dropout")["against"].mean().to_list() == pytest.approx([-0.4, 0.4])
-    assert alike(ours, "heads").empty
+    assert losses_against_mean(ours, "heads").empty
 
 
 def test_learning_curves_are_means_over_seeds_with_each_report_once(drawn: Drawn) -> None:
@@ -388,7 +396,7 @@ def study(write: Callable[..., Written]) -> Written:
 
 
 def rows(study: Written) -> pd.DataFrame:
-    return reached(open_kernels(study.folder)).set_index(["kernel", "implementation", "threads"])
+    return roofline_table(open_kernels(study.folder)).set_index(["kernel", "implementation", "threads"])
 
 
 def test_rate_and_roof_are_of_flops_and_bytes(study: Written) -> None:

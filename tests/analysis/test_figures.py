@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from analysis.figures import lines, trainings
-from analysis.page import OF_A_FAMILY
+from analysis.figures import comparison_rows, trainings
+from analysis.page import FAMILY_PICTURES
 from analysis.plots import dimensions as effects_file
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
-from analysis.plots.dimensions import effects, importances, one_level, precision
-from analysis.plots.search import curve, curves, front, parallel, progress
+from analysis.plots.dimensions import comparable_measurements, effects, importances, precision
+from analysis.plots.search import curves, front, parallel_coordinates, progress, size_curve
 from analysis.ranking import ranking
 from analysis.settings import PlotSettings, RankSettings
-from analysis.spending import held, spending
+from analysis.spending import slot_hold_times, spending
 from analysis.study import Results, Study, open_studies, open_study
-from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
+from analysis.style import CHARGE_COLORS, Picture, byte_ticks, level_styles
 from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import FACTS, Printed, Written, one_line, search, study_of_trials
 from tests.training_rows import row
@@ -43,7 +43,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return results(search(tmp_path_factory.mktemp("runs") / "searched"))
 
 
-@pytest.mark.parametrize("draw", OF_A_FAMILY)
+@pytest.mark.parametrize("draw", FAMILY_PICTURES)
 def test_an_unknown_family_is_one_line(found: Results, draw: Callable[..., Picture]) -> None:
     with one_line("'none'"):
         draw(found, "none")
@@ -66,7 +66,7 @@ def test_rungs_of_another_length_share_no_curve_and_no_front(write: Callable[...
             study.trial(f"{name}{number}", parameters=10 ** (5 + number))
             study.report(f"{name}{number}", low + (3 - number) ** 2 / 9)
     both = results(short, long)
-    drawn = curve(both, "nanogpt")
+    drawn = size_curve(both, "nanogpt")
     rows = drawn.data[drawn.data["study"] == "long"]
     x, y = np.log(drawn.figure.axes[0].lines[0].get_xydata()).T
     below = np.interp(np.log(rows["parameters"]), x, y) - np.log(rows["perplexity"])
@@ -80,7 +80,8 @@ def test_rungs_of_another_length_share_no_curve_and_no_front(write: Callable[...
 @pytest.mark.parametrize(
     ("draw", "said"),
     [
-        (curve, "no level .*; a larger cap has more"), (effects, "'nanogpt' tried one value of each dimension only"),
+        (size_curve, "no level .*; a larger cap has more"),
+        (effects, "'nanogpt' tried one value of each dimension only"),
         (precision, "'nanogpt' tried only fp32"),
     ],
 )  # fmt: skip
@@ -94,7 +95,7 @@ def test_of_one_trial_nothing_is_compared_and_a_curve_is_waited_for_where_the_se
         draw(results(study), "nanogpt")
     (study.folder / HEARTBEAT_FOLDER).mkdir()
     write_heartbeat(study.folder, DRIVER, 0, 0.0)
-    with one_line("wait for them" if draw is curve else said):
+    with one_line("wait for them" if draw is size_curve else said):
         draw(results(study), "nanogpt")
 
 
@@ -114,19 +115,19 @@ def test_the_burn_down_begins_with_the_cap_never_rises_and_ends_with_what_is_lef
     data, spent = burn_down(study).data, spending(study)
     assert data["left"].iloc[0] == spent.cap
     assert (data["left"].diff().dropna() <= 1e-9).all()
-    assert (data[list(WHAT_COLORS)].diff().dropna() >= -1e-9).all().all()
+    assert (data[list(CHARGE_COLORS)].diff().dropna() >= -1e-9).all().all()
     assert data["left"].iloc[-1] == pytest.approx(spent.cap - spent.spent)
-    taken = held(study)
+    taken = slot_hold_times(study)
     for moment, left in data[["seconds", "left"]].itertuples(index=False):
         of_slots = (moment - taken["opened"]).clip(0, taken["until"] - taken["opened"]) * taken["share"]
         assert left <= spent.cap - of_slots.sum() + 1e-9, "what is held is spent, though its work is not reported yet"
-    assert {what: data[what].iloc[-1] for what in WHAT_COLORS} == pytest.approx(spent.by)
+    assert {what: data[what].iloc[-1] for what in CHARGE_COLORS} == pytest.approx(spent.by)
 
 
 def test_the_bills_add_up_to_the_charges(found: Results) -> None:
     study = found.studies[0]
     total = study.read("SELECT SUM(seconds) AS seconds FROM charges WHERE trial IS NOT NULL")["seconds"].item()
-    assert bills(study).data[list(WHAT_COLORS)].to_numpy().sum() == pytest.approx(total)
+    assert bills(study).data[list(CHARGE_COLORS)].to_numpy().sum() == pytest.approx(total)
 
 
 def test_prices_are_compared_with_costs(found: Results) -> None:
@@ -171,11 +172,11 @@ def test_effects_are_read_at_the_highest_rung_with_enough_trials(
 ) -> None:
     for enough, level in ((20, "rung 0"), (8, "rung 1"), (3, "rung 2"), (1000, "rung 0")):
         monkeypatch.setattr(effects_file, "ENOUGH", enough)
-        assert set(one_level(found, "nanogpt")["level"]) == {level}
+        assert set(comparable_measurements(found, "nanogpt")["level"]) == {level}
 
 
 def test_importances_of_few_different_trials_come_without_a_word_of_warning(found: Results) -> None:
-    few = one_level(found, "nanogpt").iloc[[0, 1, 2] * 4]
+    few = comparable_measurements(found, "nanogpt").iloc[[0, 1, 2] * 4]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert importances(found, few, list(DIMENSIONS))["share"].sum() == pytest.approx(1)
@@ -189,8 +190,8 @@ def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..
         study.trial(f"t{number:03d}", learning_rate=rate, d_model=chance.choice([64, 128]), created=number)
         study.report(f"t{number:03d}", 5.0 + 100 * rate + chance.random() / 100)
     found = results(study)
-    assert importances(found, one_level(found, "nanogpt"), found.dimensions).index[0] == "learning_rate"
-    for draw in (effects, parallel):
+    assert importances(found, comparable_measurements(found, "nanogpt"), found.dimensions).index[0] == "learning_rate"
+    for draw in (effects, parallel_coordinates):
         assert "learning_rate" in draw(found, "nanogpt").data
 
 
@@ -206,12 +207,12 @@ def test_what_did_not_vary_has_no_panel_and_a_mean_of_few_no_interval(write: Cal
     assert set(panels) == {"heads", "dropout", "importance (Optuna)"}
     assert [len(panels[name].containers) for name in ("heads", "dropout")] == [1, 2]
     assert "trials after the decay: each trial, and means, of 5 or more with 90 % intervals" in drawn.text
-    assert "A line for each trial after the decay:" in parallel(results(study), "nanogpt").text
+    assert "A line for each trial after the decay:" in parallel_coordinates(results(study), "nanogpt").text
 
 
 def test_rungs_are_told_apart_without_colour() -> None:
     """Lightness falls with each rung, and no two share a marker."""
-    styles = levels([f"rung {rung}" for rung in range(6)] + ["decay"])
+    styles = level_styles([f"rung {rung}" for rung in range(6)] + ["decay"])
     weights = np.array([0.2126, 0.7152, 0.0722])
     light = [float(weights @ np.array(to_rgb(color))) for color, _ in styles.values()][:-1]
     assert list(styles)[-1] == "decay" and light == sorted(light, reverse=True)
@@ -241,7 +242,7 @@ def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Writte
 
 
 def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> None:
-    shown = {name: values for name, *values in lines(*results(*two(write)).studies)}
+    shown = {name: values for name, *values in comparison_rows(*results(*two(write)).studies)}
     assert shown["--seed"] == ["0", "default"] and "--budget" not in shown
     assert shown["nanogpt: perplexity"] == ["7.000", "5.000"]
 
@@ -249,7 +250,7 @@ def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> N
 def test_perplexities_of_other_tokens_are_marked(write: Callable[..., Written]) -> None:
     studies = two(write)
     for alike in (True, False):
-        shown = {name for name, *_ in lines(*results(*studies).studies)}
+        shown = {name for name, *_ in comparison_rows(*results(*studies).studies)}
         assert ("nanogpt: perplexity" in shown) == ("nanogpt: perplexity, not of the same tokens" not in shown) == alike
         studies[1].report("t1", 5.0, rung=None, final=1, whole_perplexity=5.0)
 

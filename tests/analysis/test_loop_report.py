@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from analysis.page import draw
-from analysis.plots.dimensions import effects, importances, one_level, scale
-from analysis.plots.search import curves, parallel
+from analysis.plots.dimensions import comparable_measurements, effects, importances, place_values
+from analysis.plots.search import curves, parallel_coordinates
 from analysis.ranking import ranking, winner
 from analysis.settings import PlotSettings, RankSettings, ReportSettings
 from analysis.study import Results, open_study
@@ -55,7 +55,7 @@ def results(loop: Loops) -> Results:
 @pytest.fixture(scope="module")
 def pictures(results: Results) -> dict[str, Picture]:
     """Each drawn once."""
-    return {draw.__name__: draw(results, LOOP) for draw in (curves, effects, parallel)}
+    return {draw.__name__: draw(results, LOOP) for draw in (curves, effects, parallel_coordinates)}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_of_outliers_the_good_one_is_seen(tmp_path: Path, asked: str, sign: int)
 
 
 def test_every_kind_of_dimension_is_judged_and_drawn(results: Results, pictures: dict[str, Picture]) -> None:
-    level = one_level(results, LOOP)
+    level = comparable_measurements(results, LOOP)
     names = ["width", "rate", "kind", "bias", "momentum", "config_steps", "worth"]
     assert set(results.dimensions) == set(names)
     assert level["momentum"].isna().tolist() == (level["kind"] != "sgd").tolist()
@@ -148,7 +148,7 @@ def test_every_kind_of_dimension_is_judged_and_drawn(results: Results, pictures:
 @pytest.mark.parametrize("log", [True, False, None])
 def test_parts_of_a_range_follow_one_another_and_hold_all_that_have_a_value(log: bool | None) -> None:
     values = pd.Series(np.random.default_rng(0).uniform(0.01, 10, 50)).mask(np.arange(50) % 5 == 0)
-    found = scale(values, log)
+    found = place_values(values, log)
     assert not found.listed and (found.groups == -1).tolist() == values.isna().tolist()
     parts = [values[found.groups == part] for part in sorted(set(found.groups) - {-1})]
     assert len(parts) > 1 and sum(map(len, parts)) == values.notna().sum()
@@ -159,7 +159,7 @@ def test_parts_of_a_range_follow_one_another_and_hold_all_that_have_a_value(log:
 
 def test_words_and_switches_stand_side_by_side_each_a_group() -> None:
     for values in (["a", True, 2.5, None], ["x" * 80, "y" * 80], [*range(9)], [f"word {n}" for n in range(60)]):
-        found = scale(pd.Series(values, dtype=object))
+        found = place_values(pd.Series(values, dtype=object))
         known = len([value for value in values if value is not None])
         assert found.listed and len(found.ticks) == len(set(found.groups) - {-1}) == known
         assert (found.groups == -1).tolist() == [value is None for value in values]

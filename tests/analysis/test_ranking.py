@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.efficiency import efficiency, expected, front
+from analysis.efficiency import efficiency, fit_predict_curve, front
 from analysis.ranking import Answers, answers, ranking, select, winner
 from analysis.settings import ORDERS, RankSettings
 from analysis.stability import moment, stability, tau
-from analysis.study import EFFICIENCY, Results, open_studies, open_study
+from analysis.study import EFFICIENCY_COLUMNS, Results, open_studies, open_study
 from tests.analysis.conftest import FACTS, Printed, Written, do, one_line
 from tune.errors import UserError
 
@@ -85,7 +85,7 @@ def test_efficiency_is_among_all_that_completed_a_rung(six: Written) -> None:
     """Five completed rung 0: t2, t3 and t5, which went on from it, and t1 and t4, which are measured against them."""
     ranked = table(six).set_index("trial").loc[["t1", "t2", "t3", "t4", "t5"]]
     expected = efficiency(ranked["parameters"].to_numpy(), np.array([9.0, 8.0, 7.5, 8.5, 7.0]))
-    assert ranked[EFFICIENCY].to_numpy() == pytest.approx(expected)
+    assert ranked[EFFICIENCY_COLUMNS].to_numpy() == pytest.approx(expected)
     assert set(ranked["efficiency_at"]) == {"rung 0"}
 
 
@@ -204,7 +204,7 @@ def test_a_curve_of_few_sizes_does_not_bend() -> None:
     """However many trials there are of each: it is a line from its first size to its last."""
     sizes = np.logspace(4, 6, 5)
     losses = np.repeat([3.0, 2.0, 1.8, 2.0, 3.0], 4) + np.tile([-0.1, 0.0, 0.0, 0.1], 5)
-    first, middle, last = expected(np.repeat(sizes, 4), np.exp(losses), sizes[[0, 2, 4]])[0]
+    first, middle, last = fit_predict_curve(np.repeat(sizes, 4), np.exp(losses), sizes[[0, 2, 4]])[0]
     assert middle == pytest.approx((first + last) / 2)
 
 
@@ -223,7 +223,7 @@ def test_one_outlier_does_not_move_the_curve() -> None:
     clean = 100 * sizes**-0.2
     broken = clean.copy()
     broken[-1] *= 50
-    assert expected(sizes, broken, sizes[:-1])[0] == pytest.approx(np.log(clean[:-1]), abs=0.05)
+    assert fit_predict_curve(sizes, broken, sizes[:-1])[0] == pytest.approx(np.log(clean[:-1]), abs=0.05)
 
 
 def test_efficiency_knows_neither_order_nor_units_of_size() -> None:

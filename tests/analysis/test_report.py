@@ -16,10 +16,10 @@ import pytest
 from matplotlib.legend import Legend
 from PIL import Image, ImageColor
 
-from analysis.page import OF_A_FAMILY, OF_THE_BUDGET, command, draw, watch
+from analysis.page import BUDGET_PICTURES, FAMILY_PICTURES, command, draw, watch
 from analysis.settings import RankSettings, ReportSettings
 from analysis.study import Results, Study, open_study
-from analysis.style import MANY, WHAT_COLORS, Picture, axes
+from analysis.style import CHARGE_COLORS, MANY, Picture, new_figure
 from tests import scaling_rows
 from tests.analysis.conftest import Printed, Written, do, one_line, search, study_of_rows
 from tests.tune.display.browser import Page, browser
@@ -41,7 +41,7 @@ def written(study: Written, *flags: str) -> str:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a study of some size, with seconds of each kind, and texts as long as they come."""
     study = search(tmp_path_factory.mktemp("runs") / "searched")
-    for what in WHAT_COLORS:
+    for what in CHARGE_COLORS:
         study.charge(what, 5.0, slot=0, trial="t003", at=100.0)
     study.journal.update("trials", "t000", {"reason": "decayed, and it is told at such length that it takes two lines"})
     score = {"trial": "t001", "bleu": 21.34, "chrf": 45.01, "sentences": 128, "signature": UNBROKEN}
@@ -110,7 +110,9 @@ def test_an_experiment_without_a_ranking_has_its_own_pictures_in_its_place(tmp_p
 
 def test_each_figure_is_also_a_png_and_a_table(report: Path, html: str) -> None:
     images, data = ({path.stem: path for path in report.glob(f"figures/*.{kind}")} for kind in ("png", "csv"))
-    assert images.keys() == data.keys() and html.count("<figure>") == len(OF_A_FAMILY + OF_THE_BUDGET) == len(data)
+    assert images.keys() == data.keys() and html.count("<figure>") == len(FAMILY_PICTURES + BUDGET_PICTURES) == len(
+        data
+    )
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in images.values())
 
 
@@ -125,8 +127,8 @@ def test_what_other_caps_would_buy_is_told_as_it_was_written_down(html: str) -> 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the law is of no picture: a page with the first two alone."""
-    monkeypatch.setattr("analysis.page.OF_A_FAMILY", OF_A_FAMILY[:1])
-    monkeypatch.setattr("analysis.page.OF_THE_BUDGET", OF_THE_BUDGET[:1])
+    monkeypatch.setattr("analysis.page.FAMILY_PICTURES", FAMILY_PICTURES[:1])
+    monkeypatch.setattr("analysis.page.BUDGET_PICTURES", BUDGET_PICTURES[:1])
 
 
 def test_why_nothing_is_foretold_is_told(bare: None, write: Callable[..., Written]) -> None:
@@ -138,12 +140,12 @@ def test_why_nothing_is_foretold_is_told(bare: None, write: Callable[..., Writte
         assert ("Not foretold: too few sizes." if told else "tune/run.py --plan --resume ") in written(study)
 
 
-@pytest.mark.parametrize("drawn", OF_A_FAMILY + OF_THE_BUDGET)
+@pytest.mark.parametrize("drawn", FAMILY_PICTURES + BUDGET_PICTURES)
 def test_a_picture_is_equal_for_equal_data_and_its_legend_inside_of_it(
     report: Path, html: str, drawn: Callable[..., Picture]
 ) -> None:
     study = open_study(report.parent)
-    picture = drawn(*((Results(studies=[study]), "nanogpt") if drawn in OF_A_FAMILY else (study,)))
+    picture = drawn(*((Results(studies=[study]), "nanogpt") if drawn in FAMILY_PICTURES else (study,)))
     assert base64.b64encode(picture.svg().encode()).decode() in html
     assert len(pd.read_csv(report / "figures" / f"{picture.name}.csv")) == len(picture.data) > 0
     assert picture.text.endswith(".")
@@ -255,7 +257,7 @@ def test_a_page_that_is_kept_fresh_reads_itself_again(bare: None, young: Written
 
 def test_points_are_told_where_they_are_drawn() -> None:
     """At shares of the picture from its upper left corner; of very many, some."""
-    figure, (plot,) = axes()
+    figure, (plot,) = new_figure()
     plot.set(xlim=(0, 1), ylim=(0, 1), position=(0, 0, 1, 1))
     figure.set_layout_engine("none")
     shares = [0.0, 0.25, 1.0]

@@ -17,7 +17,15 @@ import pytest
 from analysis.figures import pictures_of
 from analysis.settings import SpendSettings
 from analysis.spending import ending, spending
-from analysis.study import alive, mean_curves, newest, open_kernels, open_studies, open_study, over_seeds
+from analysis.study import (
+    is_driver_alive,
+    mean_curves,
+    newest_study,
+    open_kernels,
+    open_studies,
+    open_study,
+    over_seeds,
+)
 from tests.analysis.conftest import Printed, Written
 from tune.arithmetic import mean_interval
 from tune.errors import UserError
@@ -32,7 +40,7 @@ def test_the_newest_is_the_one_of_its_kind_that_was_written_last(write: Callable
         for path in study.folder.iterdir():
             os.utime(path, (age, age))
     runs = old.folder.parent
-    assert newest(runs) == new.folder and newest(runs, kernels=True) == kernels.folder
+    assert newest_study(runs) == new.folder and newest_study(runs, kernels=True) == kernels.folder
     with pytest.raises(ValueError, match=r"none of kernels.*kernels/run\.py"):
         open_kernels(old.folder)
     with pytest.raises(ValueError, match=r"is of kernels; draw it: .*plot\.py roofline"):
@@ -57,11 +65,11 @@ def test_what_is_only_read_is_no_newer_for_it(write: Callable[..., Written]) -> 
         os.utime(study.folder / "journal.db", (age, age))
     with closing(connect(old.folder)) as reader:
         reader.execute("SELECT * FROM trials").fetchall()
-        assert (old.folder / "journal.db-wal").exists() and newest(old.folder.parent) == new.folder
+        assert (old.folder / "journal.db-wal").exists() and newest_study(old.folder.parent) == new.folder
     with Journal(old.folder, new=False) as journal:
         journal.update("trials", "t1", {"state": "stopped"})
         os.utime(old.folder / "journal.db", (0, 0))
-        assert newest(old.folder.parent) == old.folder
+        assert newest_study(old.folder.parent) == old.folder
 
 
 def test_what_only_looks_like_a_control_character_is_read_as_it_is(write: Callable[..., Written]) -> None:
@@ -77,21 +85,21 @@ def test_what_only_looks_like_a_control_character_is_read_as_it_is(write: Callab
 
 def test_a_driver_lives_by_its_signs_of_life_which_are_rarer_in_a_copy(write: Callable[..., Written]) -> None:
     folder = write("study").folder
-    assert not alive(folder)
+    assert not is_driver_alive(folder)
     (folder / HEARTBEAT_FOLDER).mkdir()
     for ended, lives in ((None, [0, -5, 5]), (MIRRORED, [0, -5, 5, -30, -60])):
         write_heartbeat(folder, DRIVER, 0, 0.0, ended)
         now = time.time()
         for age in (0, -5, 5, -30, -60, -3600, 3600):
             os.utime(folder / HEARTBEAT_FOLDER / DRIVER, (now + age, now + age))
-            assert alive(folder) == (age in lives), (ended, age)
+            assert is_driver_alive(folder) == (age in lives), (ended, age)
 
 
 def test_an_empty_study_and_an_empty_runs_are_refused(write: Callable[..., Written], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no trial yet"):
         open_study(write("empty").folder)
     with pytest.raises(ValueError, match="no study in"):
-        newest(tmp_path / "nowhere")
+        newest_study(tmp_path / "nowhere")
 
 
 def test_two_studies_of_one_name_are_refused(six: Written) -> None:

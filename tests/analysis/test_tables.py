@@ -12,7 +12,7 @@ from rich.console import Console
 
 from analysis import ranking as ranks
 from analysis import tables
-from analysis.ranking import columns, ranking, show
+from analysis.ranking import ranking, section_table, show
 from analysis.settings import RankSettings
 from analysis.study import Results, open_study
 from tests.analysis.conftest import Printed, Written
@@ -46,7 +46,7 @@ def test_a_configuration_is_said_as_a_person_says_it(config, words):
         (tables.count, 1_200_000.0, "1.20M"),
         (tables.count, 999_700.0, "1.00M"),
         (tables.short_count, 1_200_000.0, "1.2M"),
-        (tables.plain, 20_000.0, "20,000"),
+        (tables.short_number, 20_000.0, "20,000"),
         (tables.memory, 3 * 2.0**30, "3.00 GiB"),
         (tables.duration, 3.21, "3.2s"),
         (tables.duration, 28_692.4, "7h58m12s"),
@@ -103,7 +103,7 @@ def check(results: Results, table: pd.DataFrame, rows: dict[str, dict[str, str]]
         said, (head, *lines) = part.splitlines()[-1], part.splitlines()[1:]
         hidden = said.partition("for: ")[2].rpartition(" (")[0].split(", ") if "no room in" in said else []
         there = re.split(" {2,}", head.strip())
-        assert {*there, *hidden} == {*columns(results, group)} and not {*there} & {*hidden}
+        assert {*there, *hidden} == {*section_table(results, group)} and not {*there} & {*hidden}
         assert ranks.HEADS[by] not in hidden
         for trial in group["trial"]:
             (line,) = (line for line in lines if trial in line.split())

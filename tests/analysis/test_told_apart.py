@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.confirm import difference, told_apart
+from analysis.confirm import difference, last_comparison_lines
 from analysis.page import contents
 from analysis.plots.search import front, progress
 from analysis.ranking import answers, ranking, winner
@@ -98,26 +98,26 @@ def test_it_is_said_in_one_line_of_the_ranking(
 ) -> None:
     study = write()
     compared(study, {"t1": [1.5, 1.502], "t2": second})
-    (line,) = told_apart(open_study(study.folder), "nanogpt")
+    (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
     assert "\n" not in line
     assert re.search(said, line), line
 
 
 def test_without_one_nothing_is_said(searched: Written) -> None:
-    assert told_apart(open_study(searched.folder), "nanogpt") == []
+    assert last_comparison_lines(open_study(searched.folder), "nanogpt") == []
 
 
 def test_after_a_larger_cap_the_last_comparison_counts(write: Callable[..., Written]) -> None:
     study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, "seconds": 99, "decision": 4}])
     compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002], "t3": [1.0, 1.002], "t4": [2.0, 2.002]})
-    (line,) = told_apart(open_study(study.folder), "nanogpt")
+    (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
     assert line.startswith("told apart: t3 ")
 
 
 def test_a_last_comparison_that_came_to_no_end_leaves_the_one_before(write: Callable[..., Written]) -> None:
     study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, "seconds": 99, "decision": 4}])
     compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002], "t3": [1.0, 1.002], "t4": [2.0, None]})
-    (line,) = told_apart(open_study(study.folder), "nanogpt")
+    (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
     assert line.startswith("told apart: t1 ")
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from model.config import Config
 from model.data.corpus import load_pairs, load_text
 from model.data.dataset import PairData, PairSplit, Sentences, TextData, prepare_pairs, prepare_text
-from model.nn.precision import PRECISIONS, native
+from model.nn.precision import PRECISIONS, native_precisions
 from model.training.cohort import Cohort
 from model.training.learner import Learner
 from tune.experiments.stages import UpstreamTraining
@@ -46,12 +46,12 @@ def pairs(data: Path) -> PairData:
 
 def best_precision() -> str:
     """The fastest that this processor computes in, and that loses no quality (`--only loss`)."""
-    return "bf16" if "bf16" in native("cpu") else "fp32"
+    return "bf16" if "bf16" in native_precisions("cpu") else "fp32"
 
 
 def runs_here(name: str) -> bool:
     """Whether this processor computes natively in the precision that a contender names, if it names one."""
-    return not set(name.split()) & (set(PRECISIONS) - set(native("cpu")))
+    return not set(name.split()) & (set(PRECISIONS) - set(native_precisions("cpu")))
 
 
 def gpt_config(architecture: str, precision: str, shape: dict[str, int]) -> Config:

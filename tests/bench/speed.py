@@ -24,7 +24,7 @@ from model.cost.peak_flops import SIZES, peak_flops
 from model.data.batches import TrainBatches, batch_shape
 from model.data.resident import OUTSIDE
 from model.nn.decoding import beam_search
-from model.nn.precision import native, prepare, set_compute
+from model.nn.precision import native_precisions, prepare, set_compute
 from model.nn.translator import EncodedSource, Translator
 from model.training.learner import Learner
 from model.training.memory import prepare_process
@@ -298,7 +298,7 @@ def estimates(data: Path, *, short: bool) -> Iterator[Row]:
 
 def configurations(data: Path, *, short: bool) -> Iterator[tuple[str, Config, Data]]:
     """Shapes of both families, from small to large, in the precisions of this machine."""
-    for precision in native("cpu"):
+    for precision in native_precisions("cpu"):
         for architecture in ("nanogpt", "modern"):
             yield f"{architecture} d128 l4 {precision}", gpt_config(architecture, precision, SMALL), text(data)
         if short:

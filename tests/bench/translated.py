@@ -20,7 +20,7 @@ import torch
 from model.config import Config
 from model.data.dataset import PairData, Sentences
 from model.data.tokenizer import Tokenizer
-from model.inference import spread, translations
+from model.inference import spread_pairs, translations
 from model.settings import BEAM_WIDTH
 from model.training import checkpoint as checkpoints
 from model.training.evaluation import Score, score
@@ -124,7 +124,7 @@ def _scored(data: PairData, translate: Callable[[list[str]], list[str]]) -> Scor
     tokenizer = Tokenizer.from_json(data.tokenizer)
     sources, references = zip(
         *((tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist()))
-          for source, target in spread(data.test, SENTENCES)),
+          for source, target in spread_pairs(data.test, SENTENCES)),
         strict=True,
     )  # fmt: skip
     return score(list(zip(translate(list(sources)), references, strict=True)))

@@ -28,7 +28,7 @@ from model.cost.peak_flops import peak_flops
 from model.data.corpus import load_pairs, load_text
 from model.data.dataset import TextData, prepare_pairs, prepare_text
 from model.families import FAMILIES
-from model.nn.precision import native
+from model.nn.precision import native_precisions
 from model.training.cohort import Cohort
 from model.training.evaluation import evaluate
 from model.training.graph import GraphedLearner, make_learner
@@ -134,7 +134,7 @@ def row(claim: str, measured: str, asked: str | None = None, against: str | None
 
 def paths(bench: Bench) -> Iterator[Row]:
     """Does all train, as a graph what it does kernel by kernel, and how many kernels has a step?"""
-    for precision in native(bench.device):
+    for precision in native_precisions(bench.device):
         for config, data in bench.configs(bench.shapes[0], precision=precision):
             began = time.perf_counter()
             learner = make_learner(config, data, bench.device)
@@ -205,7 +205,7 @@ def _compiled_gradients(bench: Bench, config: Config, data: Data) -> Row:
 
 def speeds(bench: Bench) -> Iterator[Row]:
     """Kernel by kernel, as a graph, as a compiled graph."""
-    peak = peak_flops("bf16" if "bf16" in native(bench.device) else "fp32", bench.device)
+    peak = peak_flops("bf16" if "bf16" in native_precisions(bench.device) else "fp32", bench.device)
     for shape in bench.shapes:
         for config, data in bench.configs(shape):
             yield _speed(bench, config, data, peak, "3x at d128" if shape[0] == 128 else None)

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from kernels import benchmark, timing
-from kernels.kernel import LINE, Implementation, Kernel, RefusedError, UnavailableError, into_output, returned
+from kernels.kernel import (
+    LINE,
+    Implementation,
+    Kernel,
+    RefusedError,
+    UnavailableError,
+    bind_returning,
+    bind_with_output,
+)
 from kernels.registry import KERNELS
 from kernels.settings import Settings
 from kernels.table import report
@@ -20,7 +28,7 @@ ADD, PI = KERNELS["vector_add"], KERNELS["monte_carlo_pi"]
 
 
 def with_one(kernel: Kernel, function: Callable[..., Any], **more: Any) -> Kernel:
-    bind = into_output if kernel.output else returned
+    bind = bind_with_output if kernel.output else bind_returning
     return replace(kernel, implementations=[Implementation(name="it", build=lambda: bind(function), **more)])
 
 
@@ -141,7 +149,7 @@ def test_a_row_tells_the_gpu_it_ran_on_also_where_it_was_wrong(function, device,
     def build():
         if function is None:
             raise UnavailableError("no CUDA device")
-        return into_output(function)
+        return bind_with_output(function)
 
     implementation = Implementation(name="it", build=build, device="gpu")
     assert row_of(replace(ADD, implementations=[implementation]))["device"] == device

@@ -35,7 +35,7 @@ CASES = [
 @pytest.mark.parametrize(("kernel", "implementation"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_it_passes_the_gate(kernel: str, implementation: Implementation) -> None:
     """Or is skipped for want of a compiler or a kind of CPU, and then says so; one that refuses our C is a failure."""
-    made = benchmark.built(KERNELS[kernel], implementation, seed=1)
+    made = benchmark.build_and_check(KERNELS[kernel], implementation, seed=1)
     no_avx = implementation.name == "c-streaming" and made.fault == "skipped: the CPU has no AVX-512"
     if no_avx or made.fault == "skipped: no gcc":
         pytest.skip(made.fault)

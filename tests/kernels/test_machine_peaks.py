@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import benchmark, timing, torch_references, verify
-from kernels.benchmark import measured_peaks
+from kernels.benchmark import measure_peaks
 from kernels.kernel import THREADS, UnavailableError
 from kernels.registry import KERNELS
 from model.cost import peak_flops
@@ -17,7 +17,7 @@ def test_copies_and_products_are_measured_by_threads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(benchmark, "last_cache_bytes", lambda: 1 << 20)
     monkeypatch.setattr(torch_references, "PRODUCTS", 1)
     monkeypatch.setattr(peak_flops, "SIZES", {"cpu": 64, "cuda": 64})
-    found = measured_peaks()
+    found = measure_peaks()
     assert found is not None
     peaks = found[cpu_name()]
     assert set(peaks.bytes_per_second) == {1, THREADS} == set(peaks.flops_per_second["fp32"])
@@ -27,8 +27,8 @@ def test_copies_and_products_are_measured_by_threads(monkeypatch: pytest.MonkeyP
 def test_on_a_disturbed_machine_none_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
     monkeypatch.setattr(benchmark, "_peaks", lambda: tries.append(1))
-    monkeypatch.setattr(timing, "disturbed", lambda watch: True)
-    assert measured_peaks() is None and len(tries) == timing.TRIES
+    monkeypatch.setattr(timing, "is_disturbed", lambda watch: True)
+    assert measure_peaks() is None and len(tries) == timing.TRIES
 
 
 def test_torch_on_a_gpu_is_held_against_the_same_reference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_torch_on_a_gpu_is_held_against_the_same_reference(monkeypatch: pytest.M
     waited: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UnavailableError, match="no CUDA device"):
-        torch_references.on_gpu(torch_references.softmax)
+        torch_references.bind_on_gpu(torch_references.softmax)
     assert torch_references.device_copies(10) == {} and torch_references.gpu_name() is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))

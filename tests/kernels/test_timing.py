@@ -65,7 +65,7 @@ def test_a_disturbed_run_is_made_again_and_then_marked(taken, runs, steady, monk
     made = []
     monkeypatch.setattr(timing, "Watch", Watch)
     monkeypatch.setattr(timing, "in_turns", lambda calls: made.append(calls) or {"a": [1.0, 1.0]})
-    assert timing.undisturbed({}) == ({"a": [1.0, 1.0]}, steady)
+    assert timing.time_undisturbed({}) == ({"a": [1.0, 1.0]}, steady)
     assert len(made) == runs
 
 
@@ -78,6 +78,6 @@ def test_of_runs_that_spread_too_far_the_calmest_counts(monkeypatch):
     runs = [{"a": wild, "b": wild}, {"a": calm, "b": wild}, *[{"a": wild, "b": wild}] * (timing.TRIES - 2)]
     monkeypatch.setattr(timing, "Watch", Watch)
     monkeypatch.setattr(timing, "in_turns", lambda calls: runs.pop(0))
-    assert timing.undisturbed({}) == ({"a": calm, "b": wild}, True) and not runs
+    assert timing.time_undisturbed({}) == ({"a": calm, "b": wild}, True) and not runs
     runs = [{"a": wild}, {"a": calm}, {"a": wild}]
-    assert timing.undisturbed({}) == ({"a": calm}, True) and len(runs) == 1
+    assert timing.time_undisturbed({}) == ({"a": calm}, True) and len(runs) == 1

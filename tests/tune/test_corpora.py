@@ -117,7 +117,7 @@ def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_nam
         asked.append((list(repositories), seconds))
         return dict.fromkeys(repositories, TimeoutError())
 
-    monkeypatch.setattr(tune.corpora, "ask", ask)
+    monkeypatch.setattr(tune.corpora, "fetch_dataset_infos", ask)
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs(0, 400)))
     found = load_corpora(Settings(budget=60.0, translation_corpus=path))

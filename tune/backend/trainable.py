@@ -19,9 +19,9 @@ from model.cost.peak_flops import peak_flops
 from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES, Family, register_family
-from model.nn.precision import native, upstreams, use_processor_facts
+from model.nn.precision import native_precisions, upstream_precision, use_processor_facts
 from model.training.checkpoint import trained_model
-from model.training.evaluation import score, translated
+from model.training.evaluation import score, translate_in_chunks
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, prepare_process, ran_out
 from model.training.time_budget import CHECKPOINT_BYTES, DISK_BYTES, FIRST_SECONDS, Segment
@@ -144,7 +144,7 @@ class TrainingTrial(LeasedTrial):
         """Return a report with BLEU and chrF of the first translations of the validation split."""
         tokenizer = Tokenizer.from_json(data.tokenizer)
         model = trained_model(self._config, checkpoint, tokenizer, torch.device(self._place.device))
-        chunks = translated(model, tokenizer, data, data.valid, SENTENCES, in_time)
+        chunks = translate_in_chunks(model, tokenizer, data, data.valid, SENTENCES, in_time)
         found = score([pair for chunk in chunks for pair in chunk])
         return dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
 
@@ -158,7 +158,7 @@ class TrainingTrial(LeasedTrial):
         """Return a report with the time of its steps over that of its shape as the recipe trains it, in upstream's
         precision."""
         device, own = torch.device(self._place.device), self._assignment["config"]
-        shape = {**{name: own[name] for name in DIMENSIONS}, "precision": upstreams(native(device))}
+        shape = {**{name: own[name] for name in DIMENSIONS}, "precision": upstream_precision(native_precisions(device))}
         recipe = self._place.recipes[self._config.family]
         plain = Config.at(recipe(shape), family=self._config.family, seed=self._config.seed)
         if self._config == plain:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any, TypeVar
 
-from kernels.benchmark import Row, measure, measured_peaks
+from kernels.benchmark import Row, measure, measure_peaks
 from kernels.kernel import THREADS
-from kernels.registry import KERNELS, asked, check_implementations
+from kernels.registry import KERNELS, check_implementations, selected_implementations
 from kernels.settings import Settings
 from kernels.table import in_process, report
 from kernels.timing import TRIES
@@ -122,13 +122,15 @@ def rows_of(up: Cluster, settings: Settings, name: str, seconds: float | None = 
 
 def takes_gpu(settings: Settings, name: str) -> bool:
     """Return whether a kernel is to run on a GPU too."""
-    return any(each.device == "gpu" for each in asked(KERNELS[name], settings.implementations))
+    return any(each.device == "gpu" for each in selected_implementations(KERNELS[name], settings.implementations))
 
 
 def expected(settings: Settings, name: str) -> float:
     """Return the expected seconds of a kernel's task."""
     sizes = len(settings.sizes) if KERNELS[name].sized else 1
-    return TASK_SECONDS + len(asked(KERNELS[name], settings.implementations)) * (BUILD_SECONDS + sizes * ROW_SECONDS)
+    return TASK_SECONDS + len(selected_implementations(KERNELS[name], settings.implementations)) * (
+        BUILD_SECONDS + sizes * ROW_SECONDS
+    )
 
 
 def devices_of(up: Cluster, *, on_gpu: bool) -> int:
@@ -220,7 +222,7 @@ class Study:
             return
         try:
             with self._charged("peaks", lease, on_gpu=True):
-                found = self.up.run(measured_peaks, on_gpu=True, seconds=lease, max_calls=1)
+                found = self.up.run(measure_peaks, on_gpu=True, seconds=lease, max_calls=1)
         except OverdueError:
             self._say("end", f"peaks: not known after the {lease:.0f} s of their lease")
             return

@@ -25,7 +25,7 @@ from kernels.timing import RESAMPLES
 from model.config import RECIPES, Config, Data
 from model.data.batches import IGNORED, Batch
 from model.training.checkpoint import Saved
-from model.training.ddp import ParallelLearner, make_learner, mean_over_ranks, ranks, sampled
+from model.training.ddp import ParallelLearner, make_learner, mean_over_ranks, ranks, train_on_sampled
 from model.training.learner import Learner, Step
 from model.training.muon import begin_moments
 from model.training.time_budget import warm_up
@@ -333,7 +333,7 @@ def measure_training(place: TaskContext, asked: dict[str, Any]) -> Iterator[Mess
 def measure_epochs(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train for several epochs over a small set, shuffled anew in each or not; yield the row."""
     learner = make_learner(place.config, place.data, place.device)
-    batches = sampled(learner, EPOCH_BATCHES, set_epoch=asked["set_epoch"])
+    batches = train_on_sampled(learner, EPOCH_BATCHES, set_epoch=asked["set_epoch"])
     yield Message(what="start")
     name = f"set_epoch {asked['set_epoch']}"
     row = yield from by_rule(learner, place, "unchanged", asked | {"times": 1}, place.folder / name)

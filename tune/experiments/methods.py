@@ -9,7 +9,7 @@ from typing import Any
 
 from model.cost import estimates
 from model.nn.gpt import GPTConfig
-from model.nn.precision import upstreams
+from model.nn.precision import upstream_precision
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import training_points
@@ -84,7 +84,7 @@ def of_size(size: Callable[[Shape], float], layers: int) -> dict[str, Any]:
 def ways(devices: Devices) -> list[Mapping[str, Any]]:
     """Return what each method changes of a configuration. The first is the baseline of all others, with the precision
     that upstream takes on the device; only precisions that the device has are used."""
-    upstream = {"precision": upstreams(devices.precisions)}
+    upstream = {"precision": upstream_precision(devices.precisions)}
     mixed = next(({"precision": each} for each in ("bf16", "fp16") if each in devices.precisions), upstream)
     found = [
         upstream, {"precision": "fp32"}, mixed, {**upstream, "batch_tokens": BATCHES[0] * CONTEXT},

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from model.config import Config, Data, build_model, pad_of
 from model.data.batches import Batch
 from model.data.dataset import TextData
-from model.nn.precision import upstreams
+from model.nn.precision import upstream_precision
 from model.training.learner import Step
 from model.training.time_budget import Segment
 from model.training.train import train
@@ -264,7 +264,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     seconds = FIXED_SECONDS + steps * SECONDS_A_STEP[devices.kind]
     small = [(AFTER, "bf16")] if "bf16" in devices.precisions else []
     before = BEFORE, "bf16" if small and devices.kind == "cuda" else "fp32"
-    ways = [before, (AFTER, upstreams(devices.precisions)), *small]
+    ways = [before, (AFTER, upstream_precision(devices.precisions)), *small]
     return [
         Point(devices=1, asked={"way": way, "steps": steps}, seconds=seconds, least=seconds,
               config={**REPORT, **settings.fix, "precision": precision, **seed})

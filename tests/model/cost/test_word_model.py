@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.cost.estimates import STEP_OVER_FORWARD
-from model.cost.memory_estimate import counted, counted_flops, counted_on_gpu, kept_bytes, most_bytes
+from model.cost.memory_estimate import counted_flops, counted_on_gpu, kept_bytes, most_bytes, sum_ncu_counters
 from model.cost.word_model import (
     WordConfig,
     WordModel,
@@ -83,9 +83,9 @@ NCU = [
 
 
 def test_a_fused_multiplication_and_addition_is_two():
-    assert counted(NCU) == (2 * 1000 + 30 + 4, 512)
+    assert sum_ncu_counters(NCU) == (2 * 1000 + 30 + 4, 512)
     with pytest.raises(ValueError, match="it saw no kernel"):
-        counted(NCU[:1])
+        sum_ncu_counters(NCU[:1])
 
 
 def test_where_counters_cannot_be_read_the_reason_is_one_line():

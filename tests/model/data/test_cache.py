@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from model.data import cache
-from model.data.cache import file_stamp, kept, prepared
+from model.data.cache import file_stamp, find_prepared, load_or_prepare
 from model.data.corpus import PairCorpus, load_pairs, load_text, untracked
 from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
 from tests.model.data.test_batches import same_memory
@@ -50,7 +50,7 @@ def read(path: Path, kind: str) -> Callable[[], cache.Corpus]:
 
 
 def prepare(path: Path, kind: str, load: Callable[[], cache.Corpus] | None = None) -> TextData | PairData:
-    return prepared(f"{kind} {path}", lambda: file_stamp(path), load or read(path, kind), untracked)
+    return load_or_prepare(f"{kind} {path}", lambda: file_stamp(path), load or read(path, kind), untracked)
 
 
 def anew(path: Path, kind: str) -> TextData | PairData:
@@ -96,7 +96,7 @@ def test_a_time_that_may_not_tell_the_next_change_is_not_relied_on(kind: str, tm
 
     def content_now() -> object:
         size_and_time = [path.stat().st_size, path.stat().st_mtime_ns]
-        return content(prepared(f"{kind} {path}", lambda: list(size_and_time), read(path, kind), untracked))
+        return content(load_or_prepare(f"{kind} {path}", lambda: list(size_and_time), read(path, kind), untracked))
 
     before = content_now()
     write(path, kind, seed=1, changed=tomorrow)
@@ -205,7 +205,7 @@ def test_two_that_prepare_at_once_have_the_same_and_leave_one_folder(kind: str, 
         return items
 
     def search() -> None:
-        made.append(prepared(f"{kind} {path}", lambda: file_stamp(path), load, track))
+        made.append(load_or_prepare(f"{kind} {path}", lambda: file_stamp(path), load, track))
 
     threads = [threading.Thread(target=search) for _ in range(2)]
     for thread in threads:
@@ -257,10 +257,10 @@ def test_where_nobody_has_a_folder_of_their_own_it_serves_all_the_same(
 
 def test_a_source_of_which_nobody_can_tell_serves_as_it_was_last(tmp_path: Path) -> None:
     path = write(tmp_path / "some.txt", "text")
-    assert kept("hub:a/b", None) is None
-    data = prepared("hub:a/b", lambda: "commit", read(path, "text"), untracked)
-    assert kept("hub:a/b", "other") is kept("hub:a/c", None) is None
-    assert content(kept("hub:a/b", None)) == content(kept("hub:a/b", "commit")) == content(data)
+    assert find_prepared("hub:a/b", None) is None
+    data = load_or_prepare("hub:a/b", lambda: "commit", read(path, "text"), untracked)
+    assert find_prepared("hub:a/b", "other") is find_prepared("hub:a/c", None) is None
+    assert content(find_prepared("hub:a/b", None)) == content(find_prepared("hub:a/b", "commit")) == content(data)
 
 
 def test_it_travels_by_name_and_a_copy_with_other_values_travels_whole(kind: str, tmp_path: Path) -> None:

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi
 
-from model.data.hub import HubName, ask
+from model.data.hub import HubName, fetch_dataset_infos
 from tests.model.stand_in import NOWHERE, SAID, ask_python, fill, pairs, serving
 
 LOAD = """
 import json, sys, time
-from model.data.hub import HubName, ask, open_splits
+from model.data.hub import HubName, fetch_dataset_infos, open_splits
 from model.data.hub import pairs_from, text_from
 
 def load(text):
     try:
         name = HubName.parse(text, "--corpus")
-        splits = open_splits(name, ask([name.repository], 20)[name.repository])
+        splits = open_splits(name, fetch_dataset_infos([name.repository], 20)[name.repository])
         corpus = (pairs_from if "opus" in text else text_from)(name, splits)
     except ValueError as error:
         return str(error)
@@ -94,7 +94,7 @@ def test_where_the_hub_is_gone_the_cache_serves_the_same_and_nothing_else(folder
 def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(HfApi, "dataset_info", lambda *_, **__: released.wait(600))
-    answers = ask(["a/b", "c/d"], seconds=0.2)
+    answers = fetch_dataset_infos(["a/b", "c/d"], seconds=0.2)
     assert [type(answer) for answer in answers.values()] == [TimeoutError, TimeoutError]
     released.set()
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.nn.attention import (
-    POOL,
+    MASK_POOL_ELEMENTS,
     Attention,
     Dropout,
     Residual,
@@ -66,7 +66,7 @@ def test_gradients_are_those_of_the_function(function):
     assert torch.autograd.gradcheck(function, x)
 
 
-@pytest.mark.parametrize("size", [100_000, POOL + 17], ids=["one piece", "many pieces"])
+@pytest.mark.parametrize("size", [100_000, MASK_POOL_ELEMENTS + 17], ids=["one piece", "many pieces"])
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_keeps_the_mean_and_drops_its_share(size, rate):
     dropped = Dropout(rate)(torch.ones(size))

@@ -11,7 +11,7 @@ from model.nn.precision import (
     Embedding,
     Linear,
     compute_dtype,
-    native,
+    native_precisions,
     prepare,
     scaler,
     set_compute,
@@ -53,7 +53,7 @@ def test_a_small_dtype_rounds_and_no_more_and_goes_back(name):
 
 
 def test_a_cpu_has_fp32_always_and_never_two_names_for_it():
-    names = native("cpu")
+    names = native_precisions("cpu")
     assert names[0] == "fp32"
     assert "tf32" not in names
     assert list(names) == [name for name in PRECISIONS if name in names]
@@ -73,7 +73,7 @@ def test_bf16_is_native_where_the_flag_and_the_clock_say_so(monkeypatch, speed_u
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
     use_processor_facts({})
     try:
-        assert ("bf16" in native("cpu")) is expected
+        assert ("bf16" in native_precisions("cpu")) is expected
     finally:
         use_processor_facts({})
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from model.data.batches import TrainBatches
-from model.training.ddp import SampledBatches, SharedBatches, sampled
+from model.training.ddp import SampledBatches, SharedBatches, train_on_sampled
 from model.training.learner import Learner
 from tests.model import ranks as rank
 from tests.model.ranks import CPU, Ranks
@@ -154,7 +154,7 @@ def test_each_ranks_share_is_its_samplers(whole):
 
 def test_a_learner_goes_through_the_same_few_batches_again(small_text, text_data):
     learner = Learner(small_text, text_data, CPU)
-    sampled(learner, 2, set_epoch=False)
+    train_on_sampled(learner, 2, set_epoch=False)
     seen = [next(learner.batches).targets for _ in range(4)]
     assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and not torch.equal(seen[0], seen[1])
 

@@ -17,7 +17,7 @@ from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
 from model.training import evaluation
-from model.training.evaluation import CHUNK, chunks, evaluate, score, translated
+from model.training.evaluation import CHUNK, chunk_count, evaluate, score, translate_in_chunks
 from tests.cuda.fake_cuda import CPU, CUDA, fake_cuda
 from tune.reports import Evaluation
 
@@ -121,8 +121,8 @@ def test_a_hopeless_loss_overflows_nothing() -> None:
 def references(config: Config, data: PairData) -> list[str]:
     """Of all chunks; as many as are announced, none longer than CHUNK."""
     model, tokenizer = trained(config, data).eval(), Tokenizer.from_json(data.tokenizer)
-    found = list(translated(model, tokenizer, data, data.test, evaluation.SENTENCES))
-    assert len(found) == chunks(data) and all(0 < len(chunk) <= CHUNK for chunk in found)
+    found = list(translate_in_chunks(model, tokenizer, data, data.test, evaluation.SENTENCES))
+    assert len(found) == chunk_count(data) and all(0 < len(chunk) <= CHUNK for chunk in found)
     return [reference for chunk in found for _, reference in chunk]
 
 
@@ -139,12 +139,12 @@ def test_every_model_translates_the_same_sentences_of_the_test_split(
 
 
 def test_a_small_split_is_translated_whole(pair_data: PairData) -> None:
-    assert (chunks(pair_data) - 1) * CHUNK < len(pair_data.test) <= chunks(pair_data) * CHUNK
+    assert (chunk_count(pair_data) - 1) * CHUNK < len(pair_data.test) <= chunk_count(pair_data) * CHUNK
 
 
 def test_as_many_sentences_of_another_split_as_are_asked_for(small_pairs: Config, pair_data: PairData) -> None:
     model, tokenizer = trained(small_pairs, pair_data).eval(), Tokenizer.from_json(pair_data.tokenizer)
-    found = [pair for chunk in translated(model, tokenizer, pair_data, pair_data.valid, 5) for pair in chunk]
+    found = [pair for chunk in translate_in_chunks(model, tokenizer, pair_data, pair_data.valid, 5) for pair in chunk]
     valid = pair_data.valid.target
     first = tokenizer.decode(valid.tokens[: valid.offsets[1]][1:-1].tolist())
     assert len(found) == 5 and found[0][1] == first

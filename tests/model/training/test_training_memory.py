@@ -81,7 +81,7 @@ def test_running_out_is_told_from_other_errors(error: BaseException | None, expe
 def test_what_onednn_says_of_much_else_is_running_out_only_under_a_limit(
     limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.training.memory.limited", lambda: limited)
+    monkeypatch.setattr("model.training.memory.is_memory_limited", lambda: limited)
     assert ran_out(RuntimeError("could not create a primitive")) is limited
 
 

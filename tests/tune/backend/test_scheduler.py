@@ -10,7 +10,7 @@ import pytest
 import ray
 from ray.tune.experiment import Trial
 
-from model.training.checkpoint import newest
+from model.training.checkpoint import model_resume_checkpoint
 from tune.backend.scheduler import NOT_STARTED, BudgetScheduler, SlotKeeper, TuneBridge
 from tune.backend.session import local_ray
 from tune.store.heartbeat import HEARTBEAT_FOLDER, write_heartbeat
@@ -66,7 +66,7 @@ def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
     engine = SimpleNamespace(
         overdue=lambda: ["t001"], accounting=SimpleNamespace(journal=SimpleNamespace(folder=folder), idle_slots=0)
     )
-    desk = TuneBridge(engine, newest)  # type: ignore[arg-type]
+    desk = TuneBridge(engine, model_resume_checkpoint)  # type: ignore[arg-type]
     desk.known["t001"] = trial  # type: ignore[assignment]
     controller = SimpleNamespace(
         _actor_cache=SimpleNamespace(num_cached_objects=0),
@@ -96,7 +96,7 @@ def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_on
 def test_an_idle_process_goes_to_a_trial_whose_lease_does_not_pay_for_a_new_one(fresh: set[str]) -> None:
     running = {name: SimpleNamespace(fresh_slot=name in fresh) for name in ("new", "old")}
     engine = SimpleNamespace(running=running, done=False)
-    desk = TuneBridge(engine, newest)  # type: ignore[arg-type]
+    desk = TuneBridge(engine, model_resume_checkpoint)  # type: ignore[arg-type]
     for name, status in (("new", Trial.PENDING), ("old", Trial.PAUSED)):
         config = {"assignment": {"trial": name}}
         desk.known[name] = SimpleNamespace(status=status, config=config, set_config=config.update)  # type: ignore

@@ -210,7 +210,7 @@ def test_peaks_are_left_out_rather_than_a_kernel(
     measure = up.run
 
     def run(*arguments: Any, **named: Any) -> Any:
-        up.takes = takes if arguments[0] is benchmark.measured_peaks else 5.0
+        up.takes = takes if arguments[0] is benchmark.measure_peaks else 5.0
         return measure(*arguments, **named)
 
     monkeypatch.setattr(up, "run", run)

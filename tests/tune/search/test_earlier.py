@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from model.training.checkpoint import newest
+from model.training.checkpoint import model_resume_checkpoint
 from tests.tune.search.world import Ticking, opened
 from tests.tune.test_registry import CORE
 from tune.assembly import make_engine, make_terms, parameters
@@ -63,7 +63,7 @@ class Made:
         clock = Ticking()
         self.engine: Engine = make_engine(self.context, self.journal, [], now=clock, elapsed=0.0)
         terms = make_terms(self.context, self.engine)
-        self.told = restore(self.engine, self.journal, terms, newest) if there else []
+        self.told = restore(self.engine, self.journal, terms, model_resume_checkpoint) if there else []
         self.journal.note(**self.context.facts())
         self.family = self.engine.families["nanogpt"]
         self.simulation = Simulation(self.engine, clock, COSTS, self.course)

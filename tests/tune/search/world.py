@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from model.training.checkpoint import newest
+from model.training.checkpoint import model_resume_checkpoint
 from tune.reports import ENDS, Ended, Evaluation, Report
 from tune.search.confirm import HalvingWithConfirmation
 from tune.search.engine import Engine, Listener
@@ -175,7 +175,7 @@ class World(Played):
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
         now = Terms(cap=cap, deadline=deadline, processor=processor, families=seconds)
-        self.told = restore(engine, self.journal, now, newest) if resumed else engine.agree(now)
+        self.told = restore(engine, self.journal, now, model_resume_checkpoint) if resumed else engine.agree(now)
         if resumed:
             self.take_up()
         self.journal.note(cap_seconds=cap)
