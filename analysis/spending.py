@@ -38,7 +38,8 @@ NO_FAMILY = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """Where the device-seconds of a study went. table: a row for each family (`-`: none), a column for each of WHATS.
+    """Where the device-seconds of a study went. table: a row for each family (`-`: none), a column for each of
+    CHARGE_KINDS.
 
     overhead: seconds of the driver, and those of it that the journal and TensorBoard took; empty where unknown.
     past_best: seconds that each trial trained after its best. price: of a device-hour; joules: of the machine; both
@@ -166,7 +167,7 @@ def spend(settings: SpendSettings) -> int:
 
 
 def rows_of(found: Spending) -> pd.DataFrame:
-    """Return a row for each of WHATS with a column for each family, as people read them."""
+    """Return a row for each of CHARGE_KINDS with a column for each family, as people read them."""
     table = found.table.T.rename(columns={NO_FAMILY: "no trial"})
     table.loc["all"] = table.sum()
     table["device-s"] = table.sum(axis=1)

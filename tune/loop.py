@@ -150,7 +150,8 @@ class Lease:
         return self.over
 
     def report(self, numbers: Mapping[str, Any], step: int | None, save: Save | None, *, always: bool = False) -> None:
-        """Report as the module's `report` does; always: save, whatever it costs. Over: the lease was over before."""
+        """Report as the module's `report` does; always: save, whatever it costs. StopLoop: the lease was over
+        before."""
         if self.over:
             raise StopLoop
         now, loss = self._clock(), self._metric(numbers)

@@ -209,7 +209,8 @@ def check_range(family: str, name: str, dimension: Dimension) -> None:
 
 
 def parse_vary(text: str) -> tuple[str, ...]:
-    """`learning_rate,batch_tokens` -> both names. UserError: a name is not one of FREED, or comes twice."""
+    """`learning_rate,batch_tokens` -> both names. UserError: a name is not one of VARIABLE_RECIPE_FIELDS, or comes
+    twice."""
     names = tuple(part.strip() for part in text.split(","))
     for place, name in enumerate(names):
         if name not in VARIABLE_RECIPE_FIELDS:
@@ -257,7 +258,7 @@ def least_rows(recipe: Mapping[str, Any]) -> int:
 
 
 def extend_widths(space: "Space", weights: float) -> Dimensions:
-    """Return a space's widths with as many of WIDER as make its largest model twice as large as `weights` in its
+    """Return a space's widths with as many of EXTRA_WIDTHS as make its largest model twice as large as `weights` in its
     layers; nothing where its models are large enough, or its width is fixed."""
     widths, deepest = space.dimensions["d_model"], max(space.dimensions["layers"])
 
@@ -420,7 +421,7 @@ class Space:
 
     @cached_property
     def _shapes(self) -> list[Config]:
-        """Return the valid combinations of the dimensions in PARTNERS."""
+        """Return the valid combinations of the dimensions in COUPLED_DIMENSIONS."""
         return list(self._grown({}, [name for name in self.dimensions if name in COUPLED_DIMENSIONS]))
 
     @property
@@ -441,7 +442,8 @@ class Space:
         return config
 
     def _choices(self, name: str, config: Mapping[str, Value]) -> tuple[Value, ...]:
-        """Return the values of one of PARTNERS that are valid beside those chosen, and leave a choice in the rest."""
+        """Return the values of one of COUPLED_DIMENSIONS that are valid beside those chosen, and leave a choice in the
+        rest."""
         chosen = (name, *map(config.get, COUPLED_DIMENSIONS))
         if chosen not in self._offered:
             later = [each for each in self.dimensions if each in COUPLED_DIMENSIONS and each not in (name, *config)]

@@ -26,8 +26,8 @@ LOOK_SECONDS = 0.2
 LAST_SECONDS = 0.15
 """Seconds at the end of a lease, kept to end a loop by force and to report that."""
 CLOSING_SECONDS = 2.0
-"""Seconds in which a loop must return after its last report, or KEPT_BACK times its longest gap between two reports, if
-that is longer."""
+"""Seconds in which a loop must return after its last report, or LEASE_RESERVE_FACTOR times its longest gap between two
+reports, if that is longer."""
 
 
 class LoopFailed(Exception):

@@ -169,7 +169,7 @@ def run_rank(orders: RankSetup) -> None:
 
 
 def _next_task(line: RemoteMailbox, first: bool, ends: float) -> Task:
-    """Return the first rank's next task on all ranks; DISMISSED towards the end of the hold, so that all end in
+    """Return the first rank's next task on all ranks; STOP_TASK towards the end of the hold, so that all end in
     time."""
     found: list[Any] = [None]
     while first and found[0] is None:

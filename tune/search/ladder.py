@@ -35,9 +35,9 @@ WALL_CLOCK_MULTIPLE = 2.0
 
 def wall_clock(within: float, deadline: float, life: float, seconds: float) -> float:
     """Return the seconds in which a search uses so many of a slot, at most those to its deadline: `within`, which is
-    WALLS times what all slots take for them, or once that and a trial's own life (inf: it has none), if that is longer
-    and they pay for a life. No number of slots makes a training shorter, and one that is cut off before its end is
-    worth little."""
+    WALL_CLOCK_MULTIPLE times what all slots take for them, or once that and a trial's own life (inf: it has none), if
+    that is longer and they pay for a life. No number of slots makes a training shorter, and one that is cut off before
+    its end is worth little."""
     return min(deadline, max(within, within / WALL_CLOCK_MULTIPLE + life if life <= seconds else 0.0))
 
 

@@ -345,7 +345,7 @@ class Journal:
         self._execute("COMMIT")
 
     def _check_sense(self) -> None:
-        """Check each row by SENSE. UserError: a row says something impossible."""
+        """Check each row by ROW_CHECKS_SQL. UserError: a row says something impossible."""
         for table, sense in ROW_CHECKS_SQL.items():
             query = f"SELECT {table.removesuffix('s')} AS number FROM {table} WHERE NOT ({sense}) LIMIT 1"
             for row in self.rows(query):

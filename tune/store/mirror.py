@@ -67,7 +67,7 @@ class Mirror:
             (self._place / HEARTBEAT_FOLDER / DRIVER).unlink()
 
     def lives_on(self) -> None:
-        """Say in the copy that the study lives, and may for EVERY_SECONDS more."""
+        """Say in the copy that the study lives, and may for MIRROR_EVERY_SECONDS more."""
         with self._saying:
             (self._place / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
             write_heartbeat(self._place, DRIVER, 0, self._clock() + MIRROR_EVERY_SECONDS, MIRRORED)

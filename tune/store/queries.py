@@ -190,7 +190,8 @@ def decayed_trials(journal: Reader) -> list[sqlite3.Row]:
 
 
 def last_rows(stored: Iterable[Iterable[str]]) -> dict[str, dict[str, Fact]]:
-    """Return the last row of each point of an experiment that has one, by the point's key. stored: rows of STORED."""
+    """Return the last row of each point of an experiment that has one, by the point's key. stored: rows of
+    EXPERIMENT_ROWS_QUERY."""
     rows = (json.loads(value) for (value,) in stored)
     return {row["key"]: row for row in rows}
 
