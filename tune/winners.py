@@ -29,7 +29,7 @@ from tune.loop import output_of
 from tune.own_space import LOOP
 from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
-from tune.search.successive_halving import BEFORE_DEADLINE, NO_LONGER, PAST_BEST, TOO_LITTLE
+from tune.search.successive_halving import BEFORE_DEADLINE, NO_LONGER, NO_TRIAL, PAST_BEST, TOO_LITTLE
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold, longest_hold_seconds
 from tune.store.journal import ENDED_BY_CAP, ENERGY, Journal, as_mapping
@@ -169,7 +169,8 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
         elif by_itself and (ended.get("near_deadline") or BEFORE_DEADLINE in row["reason"]):
             yield f"{left} left at the deadline: a later --deadline goes on with them"
         elif by_itself and "experiment" not in facts and cap - spent > MUCH * cap:
-            yield f"{left} left: {row['reason'].split(': ', 1)[-1]}; a larger --budget goes on"
+            more = "" if row["reason"] == NO_TRIAL else "; a larger --budget goes on"
+            yield f"{left} left: {row['reason'].split(': ', 1)[-1]}{more}"
 
 
 MOST = 4

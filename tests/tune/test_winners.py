@@ -24,6 +24,7 @@ from tests.cuda.fake_cuda import fake_cuda
 from tests.tune.search.world import World
 from tune import winners as samples_file
 from tune.search.engine import Engine, Listener
+from tune.search.successive_halving import NO_TRIAL
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
 from tune.study import run_study
@@ -218,6 +219,10 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
         ("cap", None): f"15m left: {last['reason']}; a larger --budget goes on",
     }
     assert line == told.get((reason, deadline), line) and (line.startswith("15m left") == (reason == "cap"))
+    if (reason, deadline) == ("cap", None):
+        moment = {"at": world.now, "trial": None, "action": "hand back", "report": 0}
+        world.journal.insert("decisions", moment | {"reason": NO_TRIAL})  # whatever the cap
+        assert [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1] == f"15m left: {NO_TRIAL}"
     world.journal.note(experiment="methods")  # whose list says what was left out
     assert ("larger" in [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1]) is False
     assert len([*spending_lines(world.journal, cap=1000.0, spent=950.0)]) == 1 + (
