@@ -135,6 +135,7 @@ def test_who_comes_from_the_middle_hangs_on_no_question_that_was_asked_before(as
     for number in range(1, RUNG_1_LEAST - RUNG_1_APART + 1):
         reach(policy, f"t{number:03d}", 6.0)
     assert policy.standings.first(0) == "t010"  # of t000, t009, t010 and t011
+    assert policy.standings.leader() == "t000", "only who goes up to rung 1 comes from the middle"
 
 
 @pytest.mark.parametrize(("times", "past_best"), [(0.7, True), (1.2, False), (1.7, False), (3.0, True)])
