@@ -146,6 +146,9 @@ def comparison_rows(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
     yield "trials", *(str(len(table)) for table in rankings)
     for family in sorted({*rankings[0]["family"], *rankings[1]["family"]}):
         yield f"{family}: text", *(text(study, family) for study in both)
+        windows = [study.judged_context(family) for study in both]
+        if any(windows):
+            yield f"{family}: context", *(str(window or tables.EMPTY_CELL) for window in windows)
         pools = [table[table["family"] == family] for table in rankings]
         best = [None if pool.empty else winner(each, pool) for each, pool in zip(results, pools, strict=True)]
         on = [None if row is None or "on_whole" not in row else measured_text(row) for row in best]
@@ -161,6 +164,9 @@ def comparison_rows(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
                 name = column.replace("_", " ")
                 if column in ("perplexity", "bits_per_character") and None not in on and on[0] != on[1]:
                     name = f"{name}, not of the same tokens"
+                elif "perplexity" in column or column == "bits_per_character":
+                    alike = None in windows or windows[0] == windows[1]
+                    name = name if alike else f"{name}, not in the same context"
                 cells = (write(row[column]) if row is not None and column in row else tables.EMPTY_CELL for row in best)
                 yield f"{family}: {name}", *cells
 

@@ -49,7 +49,7 @@ COLUMNS = [
     *("perplexity", "subset", "parameters", "perplexity_per_million", "bits_per_character", "test_perplexity"),
     *EFFICIENCY_COLUMNS,
     *("efficiency_at", "front", "device_seconds", "training_seconds"),
-    *("steps", "tokens", "memory_bytes", "mfu", "state", "reason", "sha256", "final", "on_whole"),
+    *("steps", "tokens", "memory_bytes", "mfu", "state", "reason", "sha256", "judged_context", "final", "on_whole"),
 ]
 
 
@@ -73,7 +73,7 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
     table = table.merge(curved[[*TRIAL_COLUMNS, *EFFICIENCY_COLUMNS, "efficiency_at"]], on=TRIAL_COLUMNS, how="left")
     table[["front", "final", "on_whole"]] = table[["front", "final", "on_whole"]].eq(True)
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)
-    columns = [*told, *OWN_COLUMNS, "state", "reason", "sha256", "final"] if measure.own else COLUMNS
+    columns = [*told, *OWN_COLUMNS, "state", "reason", "sha256", "judged_context", "final"] if measure.own else COLUMNS
     order = (measure.column, measure.low_first) if measure.own else ORDERS[by]
     return _ordered(table, measure, *order)[[*FIRST, *results.dimensions, *columns, "group"]]
 
@@ -168,8 +168,8 @@ HEADS = {
 KEPT, NEXT = ("study", "trial"), ("config", "perplexity", "parameters", "perplexity /M", "#", "state", "test")
 """Columns that a narrow terminal keeps, before and after the one of the order."""
 MORE = "a wider terminal, --csv or --json has them"
-WHOLE = ["rung", "place", "vocabulary", "subset", "parameters", "steps", "tokens", "memory_bytes"]
-OF_TEXTS = ["vocabulary", "smoke_test", "rung_seconds", "sha256"]
+WHOLE = ["rung", "place", "vocabulary", "judged_context", "subset", "parameters", "steps", "tokens", "memory_bytes"]
+OF_TEXTS = ["vocabulary", "smoke_test", "rung_seconds", "sha256", "judged_context"]
 """Columns without a meaning for a user's loop."""
 OF_FAMILIES = ("by", "front", "stability")
 """Flags that need sizes or perplexities."""
@@ -277,6 +277,8 @@ def section_title(group: pd.DataFrame, results: Results) -> str:
     smoke_test = " (builtin: a smoke test)" if first["smoke_test"] else ""
     text = "" if pd.isna(first["corpus"]) else f", {first['corpus']}{smoke_test}"
     vocabulary = "" if pd.isna(first["vocabulary"]) else f", vocabulary of {first['vocabulary']:,.0f}"
+    several = results.trials.groupby("family")["judged_context"].nunique()[first["family"]] > 1
+    window = f", context of {first['judged_context']:,.0f}" if several and not pd.isna(first["judged_context"]) else ""
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({tables.duration(first['rung_seconds'])} of training)"
     if measure.own and first["section"] == "rung":
         return f"{first['family']}{text}: by {by_metric(measure)}"
@@ -288,7 +290,7 @@ def section_title(group: pd.DataFrame, results: Results) -> str:
     }[first["section"]]
     own = "each with its own context" if "context" in group and group["context"].notna().any() else ""
     measured = ", ".join(filter(None, (level, "" if measure.own else measured_text(first), own)))
-    return f"{first['family']}{text}{vocabulary}: {measured}"
+    return f"{first['family']}{text}{vocabulary}{window}: {measured}"
 
 
 Columns = dict[str, Sequence[str] | pd.Series]

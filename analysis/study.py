@@ -132,6 +132,11 @@ class Study:
             return {"name": name, "sha256": name}
         return self.facts.get("corpora", {}).get(family, {})
 
+    def judged_context(self, family: str) -> int | None:
+        """Return the tokens of context at most that evaluations of a family give, where its recipe was written."""
+        recipe = self.facts.get("recipes", {}).get(family) or {}
+        return recipe.get("evaluation_window") or recipe.get("context")
+
     @property
     def device(self) -> str:
         """Name of the device that its device-seconds are of."""
@@ -304,8 +309,9 @@ def published(name: str) -> pd.DataFrame:
 
 
 TRIAL_COLUMNS = ["study", "trial"]
-POOL_COLUMNS = ["family", "sha256", "vocabulary"]
-"""Columns that must agree for perplexities to compare."""
+POOL_COLUMNS = ["family", "sha256", "vocabulary", "judged_context"]
+"""Columns that must agree for perplexities to compare. judged_context: tokens of context at most that an evaluation
+gives."""
 LEVEL_COLUMNS = ["device", "level", "rung_seconds", "on_whole", "subset"]
 """Columns that must agree as well: equal training, measured on the same tokens."""
 
@@ -324,6 +330,9 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     keys = {"corpus": "name", "sha256": "sha256", "vocabulary": "vocabulary", "smoke_test": "builtin"}
     for column, key in keys.items():
         table[column] = table["family"].map({family: facts.get(key) for family, facts in corpora.items()})
+    table["judged_context"] = (
+        table["family"].map({family: study.judged_context(family) for family in corpora}).astype(float)
+    )
     table["reason"] = table["reason"].astype(str)
     table["smoke_test"] = table["smoke_test"].eq(True)
     table["failed"] = table["section"] == "failed"
@@ -448,6 +457,6 @@ class Results:
         if table["anew"].all():
             raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
         if len(table.drop_duplicates(POOL_COLUMNS)) > 1:
-            what = "loops" if self.measure.own else "perplexities of several texts or vocabularies"
+            what = "loops" if self.measure.own else "perplexities of several texts, vocabularies or contexts"
             raise UserError(f"study: {what} do not compare; name one study")
         return table

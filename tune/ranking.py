@@ -21,7 +21,8 @@ OWN_COLUMNS = ["steps", "training_seconds", "device_seconds"]
 """Columns of numbers in the ranking of a user's loop, beside those that it reported."""
 RESERVED_NAMES = frozenset(
     {
-        *("study", "family", "corpus", "sha256", "vocabulary", "smoke_test", "device", "section", "rung", "place"),
+        *("study", "family", "corpus", "sha256", "vocabulary", "judged_context", "smoke_test", "device", "section"),
+        *("rung", "place"),
         *("rung_seconds", "level", "group", "trial", "config", "words", "state", "reason", "failed", "anew", "created"),
         *("at", "final", "own", "on_whole", "averaged", "loss", "numbers", "tokens", "checkpoint", "mfu", "front"),
         *("efficiency", "efficiency_low", "efficiency_high", "efficiency_at", "subset_perplexity"),

@@ -255,6 +255,16 @@ def test_perplexities_of_other_tokens_are_marked(write: Callable[..., Written]) 
         studies[1].report("t1", 5.0, rung=None, final=1, whole_perplexity=5.0)
 
 
+def test_perplexities_in_another_context_are_marked(write: Callable[..., Written]) -> None:
+    studies = two(write)
+    for context, alike in ((64, True), (128, False)):
+        for study, given in zip(studies, (64, context), strict=True):
+            study.journal.note(recipes={"nanogpt": {"context": given}})
+        shown = {name: cells for name, *cells in comparison_rows(*results(*studies).studies)}
+        assert ("nanogpt: perplexity, not in the same context" not in shown) == alike
+        assert shown["nanogpt: context"] == ["64", str(context)]
+
+
 def test_the_best_so_far_is_what_leads_the_ranking_and_ends_with_what_was_spent(write: Callable[..., Written]) -> None:
     table = progress(results(*two(write)), "nanogpt").data
     rows = table[table["study"] == "b"]

@@ -129,6 +129,7 @@ def test_families_are_never_mixed(write: Callable[..., Written]) -> None:
         ({"rung_seconds": {"nanogpt": [11.0]}}, False),
         ({"devices": FACTS["devices"] | {"name": "another"}}, False),
         ({"devices": FACTS["devices"] | {"slots": 7}}, True),
+        ({"recipes": {"nanogpt": {"context": 256, "evaluation_window": None}}}, False),
     ],
 )
 def test_studies_share_a_section_only_where_they_compare(
