@@ -188,16 +188,18 @@ def _parse_value(name: str, typed: str, values: tuple[Value, ...]) -> Value:
 
 
 def check_range(family: str, name: str, dimension: Dimension) -> None:
-    """Check what a user gave for a dimension of a family. UserError: the family cannot have such values."""
+    """Check what a user gave for a dimension of a family, if it has that. UserError: it cannot have such values."""
     if dimension.when:
         raise UserError(f"{name!r} depends on another dimension: that is of a loop of your own; leave `when` out")
-    known = SPACES[family].get(name, ())
+    known = SPACES[family].get(name)
+    if known is None:
+        return
     words = [value for value in known if isinstance(value, str)]
     values = dimension.values or (dimension.low, dimension.high)
     if name == "precision" and (odd := [value for value in values if value not in words]):
         raise UserError(f"'{name}={values_text((odd[0],))}' is no precision: choose of {values_text(known)}")
     own = {type(value) for value in known}
-    if not known or not own <= {int, float}:
+    if not own <= {int, float}:
         return
     kinds, what = ((int,), "whole numbers") if own == {int} else ((int, float), "numbers")
     least, most = LIMITS[name] if name in LIMITS and family in FAMILIES else (-math.inf, math.inf)

@@ -21,12 +21,14 @@ import yaml
 from model.config import pad_of
 from model.data.batches import batch_shape
 from model.families import FAMILIES
+from tests.model.test_families import Bigrams
 from tests.tune.test_registry import CORE
 from tune import cli
 from tune.assembly import make_engine
 from tune.errors import UserError
 from tune.own_loop import loop_change_warnings, loop_of
 from tune.own_space import choice, floats, integers
+from tune.registry import register
 from tune.search.suggest import Suggester
 from tune.search_context import SearchContext, make_search_context
 from tune.search_space import CENTRE, Config, Dimension
@@ -87,6 +89,16 @@ def test_a_range_narrows_and_widens_each_dimension_that_a_family_has() -> None:
     assert again == settings
     wide = Settings(budget="1h", range="d_model=512..1024").space_of("nanogpt", CPU)
     assert wide.dimensions["d_model"] == (512, 768, 1024)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("asked", ["precision=fp32", "d_model=64,128", "heads=4", "layers=2,4", "dropout=0,0.1"])
+def test_a_range_is_of_the_families_that_have_the_dimension_and_leaves_others_as_they_are(asked: str) -> None:
+    register("made")(type("Made", (Bigrams,), {}))
+    name, _, values = asked.partition("=")
+    settings = Settings(budget="1h", families="made,nanogpt", range=asked)
+    assert len(settings.space_of("nanogpt", CPU).dimensions[name]) == len(values.split(","))
+    assert settings.space_of("made", CPU).dimensions == {"width": (4, 8, 16)}
 
 
 def test_a_file_says_the_same_and_a_range_counts_more(here: Path) -> None:
