@@ -27,6 +27,8 @@ from tune.table_text import screen_lines
 
 Row = dict[str, Any]
 """What a cell was asked for, and what was found."""
+ROW_BEGINS = '{"table": "'
+"""How the line of each row begins: `cell_inputs` names its table first."""
 
 
 class Rows:
@@ -41,13 +43,15 @@ class Rows:
         try:
             path.touch()
             text = path.read_text(encoding="utf-8")
-            whole = text[: text.rfind("\n") + 1]
+            whole, newline, cut_off = text.rpartition("\n")
+            if not cut_off.startswith(ROW_BEGINS[: len(cut_off)]):
+                raise ValueError(cut_off)
             for line in whole.splitlines():
                 row = json.loads(line)
                 row["scheduler"], row["code"]  # KeyError, TypeError: it is no row
                 self._rows.append(row)
-            if whole != text:
-                path.write_text(whole, encoding="utf-8")
+            if cut_off:
+                path.write_text(whole + newline, encoding="utf-8")
         except OSError as error:
             raise UserError(
                 f"--rows: '{path}' cannot be used ({error.strerror}); name a file to keep rows in"

@@ -71,6 +71,28 @@ def test_kept_rows_of_an_earlier_version_are_no_fault(tmp_path):
     assert main(ReplaySettings, flags) == 0 and len(rows.read_text().splitlines()) == 2
 
 
+FOREIGN = ["notes of mine", '{"lr": 0.1}', '{"table": ["t1", "t2"]}', '[1]\n{"lr"', "{}\nnotes"]
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_a_file_that_holds_something_else_than_rows_is_left_as_it_is(tmp_path, capsys, text):
+    path, rows = write(tmp_path / "made.jsonl", table()), tmp_path / "mine"
+    flags = f"{path} --budget 10% --seeds 1 --schedulers random --rows {rows}".split()
+    rows.write_text(text)
+    assert main(ReplaySettings, flags) == 2 and "holds something else than rows" in capsys.readouterr().err
+    assert rows.read_text() == text
+
+
+@pytest.mark.parametrize("kept", [3, 30])
+def test_a_first_row_that_was_cut_off_as_it_was_written_is_measured_again(tmp_path, kept):
+    path, rows = write(tmp_path / "made.jsonl", table()), tmp_path / "rows"
+    flags = f"{path} --budget 10% --seeds 1 --schedulers random --rows {rows}".split()
+    assert main(ReplaySettings, flags) == 0
+    whole = rows.read_text()
+    rows.write_text(whole[:kept])
+    assert main(ReplaySettings, flags) == 0 and rows.read_text() == whole
+
+
 BAD_FLAGS = [
     ("--budget 0%", "--budget: '0%' buys nothing"),
     ("--workers 1", "--budget: missing: write --budget 8h|5%,10%"),
