@@ -109,7 +109,7 @@ def cell_inputs(cell: Cell, settings: ReplaySettings) -> Row:
 def code() -> str:
     """Return a digest of the code that decides, so that rows of other code are measured again."""
     here = Path(__file__).resolve().parents[1]
-    files = sorted(path for folder in ("search", "store", "curves") for path in (here / folder).glob("*.py"))
+    files = sorted(path for folder in (".", "search", "store", "curves") for path in (here / folder).glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 

@@ -1,6 +1,10 @@
 """The command: rows come out, and what is wrong with flags and tables is one line."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +73,27 @@ def test_kept_rows_of_an_earlier_version_are_no_fault(tmp_path):
     (row,) = map(json.loads, rows.read_text().splitlines())
     rows.write_text(json.dumps({name: value for name, value in row.items() if name != "content"}) + "\n")
     assert main(ReplaySettings, flags) == 0 and len(rows.read_text().splitlines()) == 2
+
+
+CODES = """
+import sys
+from pathlib import Path
+from tune.curves.replay_command import code
+ours = [module.__file__ for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "tune"]
+found = [code()]
+for file in map(Path, ours):
+    file.write_text(file.read_text() + "# another")
+    code.cache_clear()
+    found.append(code())
+print(len(found), len(set(found)))
+"""
+
+
+def test_rows_are_of_other_code_whatever_module_changes_that_a_replay_imports(tmp_path, repository):
+    shutil.copytree(repository / "tune", tmp_path / "tune", ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"))
+    words, there = [sys.executable, "-c", CODES], os.environ | {"PYTHONPATH": str(tmp_path)}
+    said = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=there, check=True).stdout.split()
+    assert said[0] == said[1] and int(said[0]) > 20
 
 
 FOREIGN = ["notes of mine", '{"lr": 0.1}', '{"table": ["t1", "t2"]}', '[1]\n{"lr"', "{}\nnotes"]
