@@ -8,6 +8,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -21,6 +22,7 @@ from tune.reports import EPOCHS_AS_NEW, LARGEST_LOG, NEW_DROPOUT, WATCH_SHARE, L
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
+from tune.store.journal import connect
 from tune.store.queries import lasting_reports_query
 
 
@@ -255,8 +257,9 @@ def from_journal(path: Path) -> list[Table]:
     MOST_REPORTS; a step is a training millisecond. One that diverged did so by the report after its last loss. It is
     cut short where its trial neither finished nor diverged: what more training would have made of it is not known.
     """
+    place = path.resolve()
     try:
-        with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
+        with closing(connect(place.parent, file=place.name)) as connection:
             trials, reports = connection.execute(TRIALS).fetchall(), connection.execute(REPORTS).fetchall()
     except sqlite3.Error as error:
         raise UserError(
@@ -283,7 +286,7 @@ def from_journal(path: Path) -> list[Table]:
         raise UserError(
             f"table: '{path}' has no trial with a validation loss; replay needs a study that has measured some"
         )
-    study = path.resolve().parent.name
+    study = place.parent.name
     return [
         Table(name=f"{study}-{family}", curves=tuple(curves), cut_short=cut_short[family])
         for family, curves in sorted(families.items())
