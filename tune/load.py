@@ -45,7 +45,7 @@ def load_families(path: Path) -> None:
 def text_of(path: Path, flag: str) -> str:
     """Return the text of a Python file. UserError: it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # as Python itself: without a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UserError(f"{flag}: '{path}' cannot be read ({reason}): name a Python file") from None

@@ -175,7 +175,7 @@ def parse_space(text: str) -> dict[str, Dimension]:
     try:
         if text.startswith("{"):
             return make_space(json.loads(text))
-        found = tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8"))
+        found = tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8-sig"))
         if not found:
             raise UserError(f"'{text}' has no dimension: write one or more, such as width = [64, 128]")
         return make_space(found)

@@ -125,7 +125,9 @@ def test_what_is_not_there_or_not_within_is_no_configuration() -> None:
 
 def test_it_is_the_same_when_it_was_written_down_and_from_toml(tmp_path: Path) -> None:
     assert parse_space(space_text(SPACE.given)) == SPACE.given
-    (tmp_path / "space.toml").write_text("""
+    file, text = (
+        tmp_path / "space.toml",
+        """
 optimizer = ["sgd", "adam"]
 rate = { low = 1e-4, high = 1e-2, log = true }
 decay = { low = 0.0, high = 1.0 }
@@ -133,8 +135,11 @@ momentum = { low = 0.5, high = 0.99, when = { optimizer = "sgd" } }
 nesterov = { values = [true, false], when = { optimizer = ["sgd"] } }
 layers = { low = 2, high = 8 }
 width = { low = 8, high = 512, log = true }
-""")
-    assert parse_space(str(tmp_path / "space.toml")) == SPACE.given
+""",
+    )
+    for encoding in ("utf-8", "utf-8-sig"):  # some editors of Windows begin a file with a byte order mark
+        file.write_text(text, encoding=encoding)
+        assert parse_space(str(file)) == SPACE.given
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tune import cli, errors
 from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.errors import UserError
+from tune.load import check_loop
 from tune.registry import pickle_families_by_value, register
 from tune.search_context import first_configs, make_search_context
 from tune.search_space import SPACES, Space
@@ -307,6 +308,13 @@ def test_of_a_family_registered_in_python_the_line_says_what_to_call(tmp_path: P
     forget()
     with pytest.raises(ValueError, match=r"^--resume: [^\n]* has a family 'made', which is not known here: add --load"):
         Settings.of_study(study)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(mine: Path) -> None:
+    mine.write_text(mine.read_text(), encoding="utf-8-sig")
+    assert cli.parse(Settings, ["--budget", "1h", "--load", str(mine), "--families", "mine"]).families == {"mine": 1.0}
+    mine.write_text("def train(config): ...\n", encoding="utf-8-sig")
+    check_loop(f"{mine}:train")
 
 
 def test_a_file_that_cannot_serve_is_told_in_one_line(tmp_path: Path) -> None:
