@@ -195,7 +195,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if width <= 0:
         return ""
     parts = [values[len(values) * i // width : len(values) * (i + 1) // width] for i in range(width)]
-    means = [sum(part) / len(part) for part in parts]
+    largest = max(map(abs, values)) or 1.0  # of its size: the sum of two numbers near the largest is infinite
+    means = [sum(value / largest for value in part) / len(part) for part in parts]
     low, span = min(means), (max(means) - min(means)) or 1.0
     return "".join(BLOCKS[int((len(BLOCKS) - 1) * (mean - low) / span + 0.5)] for mean in means)
 

@@ -162,6 +162,14 @@ def test_a_sparkline_falls_with_its_values() -> None:
     assert sparkline([], 20) == sparkline([1.0], -3) == ""
 
 
+@pytest.mark.parametrize("scale", [sys.float_info.max, 1e300, 1e-300, 5e-324])
+def test_a_sparkline_is_drawn_of_values_of_any_size(scale: float) -> None:
+    assert sparkline([scale, -scale], 2) == BLOCKS[-1] + BLOCKS[0]
+    assert sparkline([0.0, 0.0, scale, scale], 2) == BLOCKS[0] + BLOCKS[-1]
+    assert sparkline([-scale, -scale], 1) == BLOCKS[0]
+    assert sparkline([0.0, 0.0], 2) == 2 * BLOCKS[0]
+
+
 @pytest.mark.parametrize("gone", ["full", "a pipe that nobody reads"])
 def test_a_search_goes_on_with_its_log_alone_where_the_screen_takes_nothing_more(tmp_path: Path, gone: str) -> None:
     reader, screen = (None, os.open("/dev/full", os.O_WRONLY)) if gone == "full" else os.pipe()
