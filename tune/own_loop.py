@@ -82,7 +82,9 @@ def loop_of(settings: Settings) -> Loop:
         raise UserError(
             f"--train: {what} ({error!s:.80}): keep such things inside of it, or name FILE:function"
         ) from None
-    return Loop(folder=file.absolute().parent, pickled=pickled, **asked)
+    # the folder above its package, from which Python imported it
+    inside = module is not None and module.__name__.count(".") + (file.stem == "__init__")
+    return Loop(folder=file.absolute().parents[inside], pickled=pickled, **asked)
 
 
 def make_loop_family(

@@ -1,9 +1,11 @@
 """The worker of a user's loop, without a Ray around it: real processes, that crash, hang, never save, say nothing."""
 
+import importlib
 import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,9 @@ from tune.backend.loop_trial import LoopFailed, LoopTrial
 from tune.errors import parse_traceback as in_one_line
 from tune.load import Loop
 from tune.loop import FIRST_SAVE_SECONDS, output_of
+from tune.own_loop import loop_of
 from tune.reports import Metric, Report, from_row
+from tune.settings import Settings
 from tune.store.heartbeat import cancel_exit_timer, process_start_ticks
 
 LOSS = Metric(name="loss", tie=0.0)
@@ -355,3 +359,25 @@ def test_a_function_of_this_session_goes_along_with_what_it_holds(worker: Worker
     report = worker.ends()
     assert report.valid and report.valid.loss == 4.5 and report.lost == 6 and report.checkpoint is None
     assert os.getpid() != (worker.trial._process.pid if worker.trial._process else 0)
+
+
+@pytest.mark.parametrize("module", ["of_mine.loops.train", "of_mine.loops"])
+def test_a_function_of_a_package_finds_the_modules_of_its_package(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    (package := worker.code / "of_mine" / "loops").mkdir(parents=True)
+    (worker.code / "of_mine" / "net.py").write_text("class Net:\n    loss = 0.5\n")
+    for file in (worker.code / "of_mine" / "__init__.py", package / "__init__.py"):
+        file.touch()
+    (package / ("train.py" if module.endswith("train") else "__init__.py")).write_text(
+        "import tune.loop as ration\nfrom ..net import Net\n"
+        "def train(config):\n    ration.report(loss=Net().loss, step=1)\n"
+    )
+    monkeypatch.syspath_prepend(worker.code)
+    train = importlib.import_module(module).train
+    loop = loop_of(Settings(budget="1h", train=train, space={"width": [4, 8]}, metric="loss"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "of_mine"]:
+        del sys.modules[name]
+    worker.trial.setup(worker.lease_of(), worker.place, loop)
+    report = worker.ends()
+    assert report.valid and report.valid.loss == 0.5
