@@ -142,6 +142,7 @@ def load_loop(source: Mapping[str, str]) -> Callable[[], object]:
     if "pickled" in source:  # by the driver, in this session: none is ever read from a study
         return bind_lease_config(pickle.loads(base64.b64decode(source["pickled"])))
     file = source["file"]
+    sys.path[0] = os.path.dirname(os.path.realpath(file))  # as Python itself does, which follows links
     if "function" not in source:
         return lambda: script(file)
     name = Path(file).stem

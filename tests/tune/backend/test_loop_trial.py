@@ -116,6 +116,17 @@ def test_a_script_runs_as_itself_in_its_folder_for_each_lease(worker: Worker) ->
     assert worker.output.count(f"{worker.code} {worker.code / 'mine.py'} {{'width': 4, 'rate': 2}}") == 2
 
 
+def test_a_script_that_is_a_link_finds_what_lies_beside_its_file_and_runs_in_the_links_folder(worker: Worker) -> None:
+    """As `python FILE` does."""
+    loop = worker.loop("import beside\nprint(os.getcwd())\nration.report(loss=1.0, step=1)\n", None)
+    (there := worker.code.with_name("there")).mkdir()
+    (there / "beside.py").touch()
+    (worker.code / "mine.py").rename(there / "train.py")
+    (worker.code / "mine.py").symlink_to(there / "train.py")
+    worker.trial.setup(worker.lease_of(), worker.place, loop)
+    assert worker.ends().ended == "returned" and worker.output.split() == [str(worker.code)]
+
+
 HANGS = {
     "at once": "def train(config):\n    time.sleep(10_000)\n",
     "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
