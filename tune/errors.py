@@ -4,6 +4,7 @@ Standard library only: any module may import it.
 
 import errno
 import importlib.util
+import os
 import re
 import shlex
 import sqlite3
@@ -12,6 +13,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,13 +71,20 @@ def is_user_code(file: Path) -> bool:
     return not any(ROOT.joinpath(*parts).is_file() for parts in ours)
 
 
-def check_not_hidden(package: str) -> None:
-    """Check that a package of ours is the one that Python finds. UserError: something on the user's path hides it."""
-    spec = importlib.util.find_spec(package)
-    origin = Path(spec.origin) if spec is not None and spec.origin else None
-    if origin is not None and origin != ROOT / package / "__init__.py":
+def check_not_hidden(package: str, first: str | None = None) -> None:
+    """Check that a package of ours is the one that Python finds: here, or in a process that begins with the folder
+    `first` ("": the working folder) on its path. UserError: something on the user's path hides it."""
+    if first is None:
+        spec = importlib.util.find_spec(package)
         remedy = "run from another folder, or name your loop as FILE:function to the command"
-        raise UserError(f"{package}: {str(origin)!r} hides the `{package}` that is Ration's: {remedy}")
+    else:
+        spec, remedy = PathFinder.find_spec(package, [first]), "rename it, or work in another folder"
+        if spec is None or spec.origin is None:
+            others = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[1:]]
+            spec = PathFinder.find_spec(package, [*filter(None, others)])
+            remedy = "take it off PYTHONPATH, or uninstall it"
+    if spec is not None and spec.origin and Path(spec.origin).resolve() != ROOT / package / "__init__.py":
+        raise UserError(f"{package}: {spec.origin!r} hides the `{package}` that is Ration's: {remedy}")
 
 
 def script_command(script: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from tune.errors import ROOT, UserError, error_text
+from tune.errors import UserError, error_text
 from tune.reports import Metric
 from tune.search_space import SPACES, Value
 
@@ -79,8 +79,8 @@ def parse_loop_name(text: str) -> tuple[Path, str | None]:
 
 
 def check_loop(text: str) -> None:
-    """Check what --train names. UserError: the file cannot be read, is no Python or empty, hides our `tune`, or has no
-    such function of one argument."""
+    """Check what --train names. UserError: the file cannot be read, is no Python or empty, or has no such function of
+    one argument."""
     path, name = parse_loop_name(text)
     source = text_of(path, "--train")
     try:
@@ -88,9 +88,6 @@ def check_loop(text: str) -> None:
     except (SyntaxError, ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise UserError(f"--train: '{path}' is no Python ({getattr(error, 'msg', error)}{where}): mend it") from None
-    for theirs in (path.with_name("tune.py"), path.with_name("tune")):
-        if (theirs.is_file() or (theirs / "__init__.py").is_file()) and theirs != ROOT / "tune":
-            raise UserError(f"--train: '{theirs}' lies beside it and hides the `tune` that is Ration's: rename it")
     if not tree.body:
         raise UserError(f"--train: '{path}' is empty: name a script that trains, or FILE:function")
     if name is None:

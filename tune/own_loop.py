@@ -15,7 +15,7 @@ from typing import Any
 import ray.cloudpickle
 
 from tune.devices import Devices
-from tune.errors import UserError, is_user_code
+from tune.errors import UserError, check_not_hidden, is_user_code
 from tune.load import Loop, parse_loop_name
 from tune.loop import RECORD, best_checkpoint, newest_checkpoint, read_record
 from tune.machine import write_folder_whole
@@ -45,6 +45,7 @@ def make_loop_context(settings: Settings, devices: Devices) -> SearchContext:
     begun = time.monotonic()
     check_cap(settings)
     loop = loop_of(settings)
+    check_not_hidden("tune", str(loop.folder))
     varying = {name: each for name, each in settings.own_space.given.items() if name not in loop.fixed}
     return SearchContext(
         settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},

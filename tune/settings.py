@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from tune.errors import UserError, script_command
+from tune.errors import UserError, check_not_hidden, script_command
 from tune.flags import (
     AUTO,
     families_text,
@@ -306,8 +306,9 @@ class Settings(SearchFlags):
         return folder
 
     def check_files(self) -> None:
-        """Check the files that are named, before anything slow is loaded. UserError: one cannot be read, or the mirror
-        cannot be written."""
+        """Check the files that are named, before anything slow is loaded. UserError: one cannot be read, the mirror
+        cannot be written, or workers would import another `tune`."""
+        check_not_hidden("tune", "")  # Ray has the working folder first on its workers' path
         if self.mirror is not None:
             try:
                 tempfile.TemporaryFile(dir=self.mirror).close()

@@ -26,7 +26,7 @@ from tests.tune.test_registry import CORE
 from tune import cli
 from tune.assembly import make_engine
 from tune.errors import UserError
-from tune.own_loop import loop_change_warnings, loop_of
+from tune.own_loop import loop_change_warnings, loop_of, make_loop_context
 from tune.own_space import choice, floats, integers
 from tune.registry import register
 from tune.search.suggest import Suggester
@@ -327,6 +327,15 @@ def test_a_function_with_some_arguments_given_is_of_its_own_file(
     elsewhere = "import pickle, sys; pickle.loads(bytes.fromhex(sys.stdin.read()))({})"
     assert loop.pickled
     subprocess.run([sys.executable, "-c", elsewhere], input=loop.pickled.hex(), text=True, check=True)
+
+
+def test_a_function_beside_another_tune_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside_another.py").write_text("def train(config): ...\n")
+    (tmp_path / "tune.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    train = importlib.import_module("beside_another").train
+    with pytest.raises(UserError, match=r"^tune: '.*tune\.py' hides the `tune` that is Ration's: rename it"):
+        make_loop_context(Settings(budget="1h", train=train, space={"width": (1, 2)}, metric="loss"), CORE)
 
 
 @pytest.mark.parametrize("space", [{}, {"width": 3}, {1: [2]}, [1, 2], {"width": object()}])

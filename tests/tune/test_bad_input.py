@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tune import cli
-from tune.errors import ROOT, UserError
+from tune.errors import ROOT, UserError, check_not_hidden
 from tune.settings import Settings
 from tune.step_prices import StepPrices
 
@@ -162,7 +162,7 @@ WRONG = {
     f"{LOOP} --train ../train.py:more": "--train: 'more' needs 2 arguments",
     f"{LOOP} --train ../train.py:later": "--train: 'later' in '.*' is async",
     f"{LOOP} --train ../train.py:Net": "--train: 'Net' in '.*' is a class",
-    f"{LOOP} --train ../hidden/train.py:train": r"--train: '.*hidden/tune\.py' lies beside it and hides",
+    f"{LOOP} --train ../hidden/train.py:train": r"tune: '.*hidden/tune\.py' hides the `tune` .* rename it",
     f"{LOOP} --space ../none.toml": r"--space: '.*none\.toml' cannot be read \(No such file",
     f"{LOOP} --space ../broken.toml": r"--space: '.*broken\.toml' is no TOML \(Unclosed array",
     f"{LOOP} --space ../empty.toml": r"--space: '\.\./empty\.toml' has no dimension: write one or more",
@@ -228,6 +228,25 @@ def test_what_cannot_be_asked_for(flags: str, refused: Callable[[str, str], None
     refused(f"--budget 1h {texts}{flags}", WRONG[flags])
     if not {"--train", "--address"} & {*flags.split()}:
         refused(f"--plan --budget 1h {texts}{flags}", WRONG[flags])
+
+
+@pytest.mark.parametrize("flags", ["--text-corpus ../text.txt --families nanogpt", LOOP])
+@pytest.mark.parametrize("theirs", ["here/tune.py", "here/tune/__init__.py", "site/tune/__init__.py"])
+def test_another_tune_that_a_worker_would_import(
+    flags: str, theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[[str, str], None]
+) -> None:
+    """Ray has the working folder first on its workers' path. Nobody's file is executed."""
+    (file := tmp_path / theirs).parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("raise RuntimeError")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}")
+    for plan in ("",) if flags == LOOP else ("", "--plan"):
+        refused(f"--budget 1h {flags} {plan}", f"tune: '{file}' hides the `tune` that is Ration's: ")
+
+
+def test_a_folder_that_is_no_package_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tune").mkdir()
+    monkeypatch.chdir(tmp_path)
+    check_not_hidden("tune", "")
 
 
 def test_an_interpreter_without_the_packages_is_told_of_in_a_line() -> None:
