@@ -20,6 +20,7 @@ from analysis.settings import ExportSettings
 from analysis.spending import spending
 from analysis.study import RUNS, Study, newest_study, open_study
 from tune.errors import UserError
+from tune.flags import invalid
 from tune.search_space import label
 from tune.store.queries import ranking_query
 
@@ -40,6 +41,9 @@ EXPORTED_COLUMNS = (
 def export(settings: ExportSettings) -> int:
     """Write what is asked for, and print how to open it. UserError: the study does not serve."""
     study = open_study(settings.study or newest_study(RUNS))
+    if settings.nanogpt is not None and not (settings.nanogpt / "sample.py").is_file():
+        rule = f"'{settings.nanogpt}' has no sample.py: name a clone of https://github.com/karpathy/nanoGPT"
+        raise invalid("nanogpt", rule)
     if settings.optuna is not None:
         print(export_optuna(study, settings.optuna))
     if settings.nanogpt is not None:

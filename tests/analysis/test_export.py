@@ -130,19 +130,34 @@ def won(study: Written, architecture: str, tokenizer: Tokenizer = CHARACTERS) ->
     return made
 
 
-def test_a_winner_is_laid_where_nanogpt_looks_for_it(six: Written, tmp_path: Path, printed: Printed) -> None:
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    (folder := tmp_path / "clone").mkdir()
+    (folder / "sample.py").touch()
+    return folder
+
+
+def test_what_is_no_clone_of_nanogpt_is_refused_before_anything_is_written(six: Written, tmp_path: Path) -> None:
+    won(six, "nanogpt")
+    words = ["--optuna", str(tmp_path / "new.db"), "--nanogpt", str(tmp_path / "none")]
+    with one_line(r"^--nanogpt: '.*none' has no sample\.py: name a clone of "):
+        do(ExportSettings, [str(six.folder), *words])
+    assert not (tmp_path / "new.db").exists() and not (tmp_path / "none").exists()
+
+
+def test_a_winner_is_laid_where_nanogpt_looks_for_it(six: Written, clone: Path, printed: Printed) -> None:
     """Names, shapes and values; what tests/model/nn/test_gpt.py knows of upstream's logits holds of them."""
     made = won(six, "nanogpt")
-    said = printed(ExportSettings, six.folder, "--nanogpt", tmp_path / "clone")
+    said = printed(ExportSettings, six.folder, "--nanogpt", clone)
     assert "python sample.py --out_dir=out-six --device=cpu" in said
-    kept = torch.load(tmp_path / "clone" / "out-six" / "ckpt.pt")  # as sample.py does: plain tensors and values alone
+    kept = torch.load(clone / "out-six" / "ckpt.pt")  # as sample.py does: plain tensors and values alone
     assert kept.keys() == {"model", "model_args", "config", "iter_num", "best_val_loss"}
     sizes = {"n_layer": 2, "n_head": 4, "n_embd": 16, "block_size": 8, "vocab_size": 9, "bias": False, "dropout": 0.1}
     assert kept["model_args"] == sizes and kept["iter_num"] == 7 and kept["best_val_loss"] == pytest.approx(1.386, 1e-3)
     wanted = made.state_dict()
     assert kept["model"].keys() == wanted.keys()
     assert all(torch.equal(kept["model"][name], tensor) for name, tensor in wanted.items())
-    meta = pickle.loads((tmp_path / "clone" / "data" / kept["config"]["dataset"] / "meta.pkl").read_bytes())
+    meta = pickle.loads((clone / "data" / kept["config"]["dataset"] / "meta.pkl").read_bytes())
     assert [meta["stoi"][character] for character in "bad"] == CHARACTERS.encode("bad")
     assert len(meta["itos"]) == meta["vocab_size"] == 9 and all(meta["stoi"][meta["itos"][n]] == n for n in range(9))
 
@@ -156,18 +171,18 @@ def test_a_winner_is_laid_where_nanogpt_looks_for_it(six: Written, tmp_path: Pat
     ],
 )
 def test_why_nanogpt_cannot_have_a_winner_is_one_line(
-    six: Written, tmp_path: Path, architecture: str | None, tokenizer: Tokenizer, why: str
+    six: Written, clone: Path, architecture: str | None, tokenizer: Tokenizer, why: str
 ) -> None:
     if architecture:
         won(six, architecture, tokenizer)
     with one_line(f"^{why}"):
-        do(ExportSettings, [str(six.folder), "--nanogpt", str(tmp_path / "clone")])
-    assert not (tmp_path / "clone").exists()
+        do(ExportSettings, [str(six.folder), "--nanogpt", str(clone)])
+    assert [each.name for each in clone.iterdir()] == ["sample.py"]
 
 
-def test_an_earlier_export_is_not_written_over(six: Written, tmp_path: Path) -> None:
+def test_an_earlier_export_is_not_written_over(six: Written, clone: Path) -> None:
     won(six, "nanogpt")
-    words = [str(six.folder), "--nanogpt", str(tmp_path / "clone")]
+    words = [str(six.folder), "--nanogpt", str(clone)]
     do(ExportSettings, words)
     with pytest.raises(UserError, match=r"^--nanogpt: .*out-six' cannot be written"):
         do(ExportSettings, words)

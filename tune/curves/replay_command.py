@@ -247,6 +247,14 @@ def run(settings: ReplaySettings) -> int:
         if table.cut_short:
             print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
     rows = replay(tables, settings)
+    empty = list(dict.fromkeys(row["budget"] for row in rows if not row["trials"]))
+    if not any(row["trials"] for row in rows):
+        raise invalid("budget", f"'{','.join(empty)}' pays for no report of any curve: write more")
+    if empty:
+        print(
+            f"warning: not each cell of {', '.join(empty)} pays for a report: some rows are of no trial",
+            file=sys.stderr,
+        )
     told = report(rows)
     if settings.json:
         print(json.dumps(rows, indent=1))
