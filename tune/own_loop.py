@@ -84,7 +84,8 @@ def loop_of(settings: Settings) -> Loop:
             f"--train: {what} ({error!s:.80}): keep such things inside of it, or name FILE:function"
         ) from None
     # the folder above its package, from which Python imported it
-    inside = module is not None and module.__name__.count(".") + (file.stem == "__init__")
+    name = module.__spec__.name if module is not None and module.__spec__ is not None else ""  # of `python -m` too
+    inside = name.count(".") + (file.stem == "__init__")
     return Loop(folder=file.absolute().parents[inside], pickled=pickled, **asked)
 
 

@@ -329,6 +329,20 @@ def test_a_function_with_some_arguments_given_is_of_its_own_file(
     subprocess.run([sys.executable, "-c", elsewhere], input=loop.pickled.hex(), text=True, check=True)
 
 
+def test_a_function_of_a_module_that_is_run_by_its_name_is_of_the_folder_above_its_package(tmp_path: Path) -> None:
+    (tmp_path / "of_mine").mkdir()
+    (tmp_path / "of_mine" / "__init__.py").touch()
+    (tmp_path / "of_mine" / "search.py").write_text(
+        "from tune.own_loop import loop_of\nfrom tune.settings import Settings\n"
+        "def train(config): ...\n"
+        "print(loop_of(Settings(budget='1h', train=train, space={'width': (1, 2)}, metric='loss')).folder)\n"
+    )
+    for words, folder in {"-m of_mine.search": tmp_path, "of_mine/search.py": tmp_path / "of_mine"}.items():
+        run = [sys.executable, *words.split()]
+        found = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, check=True)
+        assert found.stdout.strip() == str(folder)
+
+
 def test_a_function_beside_another_tune_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "beside_another.py").write_text("def train(config): ...\n")
     (tmp_path / "tune.py").touch()
