@@ -169,9 +169,11 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
         lead = f"{lead[0].upper()}{lead[1:]}"
         return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": "", "facts": {}, "told": ()}
     words = results.trials.set_index("trial")["words"][best["trial"]]
-    left_out = {best["trial"], *results.trials.loc[results.trials["anew"], "trial"]}
-    others = pool[(pool["group"] == best["group"]) & ~pool["trial"].isin(left_out)]
-    lead, why, shown = (_of_a_loop if measure.own else _of_a_family)(results, pool, best, others)
+    anew = results.trials.loc[results.trials["anew"] & (results.trials["trial"] != best["trial"]), "trial"]
+    once = pool[~pool["trial"].isin(anew)]
+    others = once[(once["group"] == best["group"]) & (once["trial"] != best["trial"])]
+    lead, why, shown = (_of_a_loop if measure.own else _of_a_family)(results, pool, best, others, len(once))
+    why += f" Left out: {len(pool) - len(once)} trainings anew, with other seeds." if len(once) < len(pool) else ""
     if measure.own:
         held = "the cap held" if spent.spent <= spent.cap else "the cap was exceeded"
         lead = f"{lead}; {held}: {tables.duration(spent.spent)} of {tables.duration(spent.cap)} were spent"
@@ -183,12 +185,12 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
 Told = tuple[str, str, dict[str, str]]
 
 
-def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame) -> Told:
-    """Return what the best trial of a loop reached, why it is the best, and further facts."""
+def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame, count: int) -> Told:
+    """Return what the best trial of a loop reached, why it is the best of so many, and further facts."""
     measure = results.measure
     value = tables.number(best[measure.column])
     low = "lowest" if measure.low_first else "highest"
-    why = f"The {low} of {len(others) + 1} trials that compare, of {len(pool)} in all"
+    why = f"The {low} of {len(others) + 1} trials that compare, of {count} in all"
     if len(others):
         second = measure.best(others)
         why = f"{why}; the next, {second['trial']}, has {tables.number(second[measure.column])}"
@@ -203,12 +205,12 @@ def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd
     return f"{measure.name} {value} {where_measured_text(best)} ({best['trial']})", f"{why}.", shown
 
 
-def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame) -> Told:
+def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame, count: int) -> Told:
     """Return the same for the best trial of a family."""
     same, bits = others["perplexity"], best["bits_per_character"]
     margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
     why = (
-        f"Lowest validation perplexity {where_measured_text(best)}, of {len(same) + 1} there and {len(pool)} in all;"
+        f"Lowest validation perplexity {where_measured_text(best)}, of {len(same) + 1} there and {count} in all;"
         f"{margin} {'it is' if best['front'] else 'it is not'} on the front of size against perplexity."
     )
     shown = {

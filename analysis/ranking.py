@@ -184,6 +184,8 @@ def rank(settings: RankSettings) -> int:
     studies = open_studies(settings.studies)
     results = Results(studies=studies)
     check(settings, results.measure)
+    if not settings.studies and not (settings.json or settings.csv or settings.form):
+        print(f"The newest study: {studies[0].folder}\n")
     if settings.stability is not None:
         from analysis.stability import show_stability
 
@@ -250,6 +252,8 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
         console.print()
     if shown.empty:
         console.print("no trial fits these flags\n")
+    elif len(shown) < len(table[table["family"].isin(shown["family"])]):
+        console.print("The winner and the answers are of all trials, also of those that the flags leave out.")
     for study in results.studies:
         if (how := ending(study)) != ENDING_TEXTS[ENDED_BY_CAP]:
             console.print(f"{study.name} {how}.", soft_wrap=True)
