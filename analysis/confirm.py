@@ -17,6 +17,9 @@ from tune.arithmetic import student
 from tune.search_space import label, seedless
 
 FEWEST_SEEDS, FEWEST_BLOCKS = 2, 2
+MOST_UNEQUAL = 1.25
+"""How many times as long one of two configurations may have trained for the two to compare: they are planned to train
+equally long, but on a busy machine a speed is misjudged."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,10 @@ def last_comparison_lines(study: Study, family: str) -> list[str]:
     seeds = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
     how = f"nats a token of the test split (95 %), trained anew for {trained} with {seeds} other seeds"
     by = f"{abs(found.nats):.3f} ± {found.half:.3f} {how}"
+    seconds = sorted(float(each["training_seconds"].mean()) for each in done)
+    if seconds[1] > MOST_UNEQUAL * seconds[0]:
+        times = f"{seconds[1] / seconds[0]:.1f} times"
+        return [f"not told apart: {one} and {other} differ by {by}; one had {times} the training seconds of the other."]
     if not found.told:
         return [f"not told apart: {one} and {other} differ by {by}."]
     better, worse = (one, other) if found.nats > 0 else (other, one)

@@ -121,6 +121,16 @@ def test_a_last_comparison_that_came_to_no_end_leaves_the_one_before(write: Call
     assert line.startswith("told apart: t1 ")
 
 
+def test_trainings_that_were_not_equally_long_tell_nothing_apart(write: Callable[..., Written]) -> None:
+    study = write()
+    compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002]})
+    study.journal.rows("UPDATE reports SET training_seconds = 60 WHERE trial IN ('t11', 't12')")
+    (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
+    assert line.startswith("not told apart: t1 ") and line.endswith(
+        "one had 2.0 times the training seconds of the other."
+    )
+
+
 def test_who_was_trained_anew_has_a_place_but_is_on_no_curve(write: Callable[..., Written]) -> None:
     """One that was not measured on all that the others were has none: it would take it from them."""
     study = write()
