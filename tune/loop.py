@@ -92,10 +92,12 @@ class Terms:
     monotonic clock.
 
     steps, training_seconds: of the trial's life, at which the lease is to end (None: not by that); life: steps after
-    which the trial is complete; last: it is the trial's last lease; output: the file for what the trial prints.
+    which the trial is complete; last: it is the trial's last lease; output: the file for what the trial prints; lease:
+    its number, which is sent with each message.
     """
 
     trial: str
+    lease: int
     config: Mapping[str, Any]
     folder: str
     output: str
@@ -272,9 +274,9 @@ class Lease:
         kept = newest_checkpoint(Path(self.terms.folder)) if self.over else None
         self._send(
             {
-                "steps": self._steps, "training_seconds": self._training, "best": self._best, "numbers": self._numbers,
-                "gap": self._gap, "lost": self._steps - self._saved_steps, "seconds": dict(self._seconds),
-                "ended": ended, "checkpoint": str(kept) if kept else None,
+                "lease": self.terms.lease, "steps": self._steps, "training_seconds": self._training, "best": self._best,
+                "numbers": self._numbers, "gap": self._gap, "lost": self._steps - self._saved_steps,
+                "seconds": dict(self._seconds), "ended": ended, "checkpoint": str(kept) if kept else None,
             }
         )  # fmt: skip
         self._sent = now

@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,9 +26,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tune.errors import is_disk_error
+from tune.errors import is_disk_error, is_user_code
 from tune.loop import FIRST_SAVE_SECONDS, Lease, StopLoop, Terms, current_lease, set_current_lease
 from tune.machine import descendants
+
+THREAD_LOOK_SECONDS = 0.05
+"""Seconds between two looks whether a thread that serves many tasks is still at one."""
 
 BOOT = """
 import sys
@@ -65,29 +69,67 @@ def main(descriptor: int, pipe: int) -> None:
             loop = loop or load_loop(source)
             set_current_lease(lease)
             lease.begins()
-            with suppress(StopLoop):
-                run_loop(loop)
+            run_loop(loop)
             lease.returned()
         except Exception as error:
             with suppress(Exception):  # the disk may be full
                 traceback.print_exc()
             full = (lease.saving or writing) and isinstance(error, OSError) and is_disk_error(error)
             what: dict[str, Any] = {"error": traceback.format_exc()}
-            send({"refused": [error.errno, error.strerror, error.filename]} if full else what)  # type: ignore[attr-defined]
+            if full:
+                what = {"refused": [error.errno, error.strerror, error.filename]}  # type: ignore[attr-defined]
+            send({"lease": terms.lease, **what})
             return
         set_current_lease(None)
         save_seconds = lease.save_seconds
         release_memory()
-        send({"idle": True})
+        send({"lease": terms.lease, "idle": not user_threads()})  # a thread of this trial's would report for the next
 
 
 def run_loop(loop: Callable[[], object]) -> None:
-    """Run the loop. RuntimeError: it exits with a code other than 0."""
+    """Run the loop, and its threads, to their end. RuntimeError: it exits with a code other than 0."""
+    process = os.getpid()
     try:
-        loop()
+        with suppress(StopLoop):
+            loop()
     except SystemExit as ended:
+        end_forked(process, ended.code)
         if ended.code not in (None, 0):
             raise RuntimeError(f"it exited with {ended.code!r}") from ended
+    except Exception:
+        if os.getpid() != process:
+            end_forked(process, traceback.format_exc())
+        raise
+    end_forked(process, 0)
+    while left := [thread for thread in user_threads() if not thread.daemon]:
+        left[0].join(THREAD_LOOK_SECONDS)
+
+
+def end_forked(process: int, code: object) -> None:
+    """End this process if the loop forked it from `process`, and it came back from the loop too: what follows there is
+    said once, by its parent. code: as of SystemExit."""
+    if os.getpid() == process:
+        return
+    with suppress(Exception):
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
+
+
+def user_threads() -> list[threading.Thread]:
+    """Return the other threads that run the user's code, or only just begin; a library's that wait for work, such as
+    those of a pool, are none."""
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]
+    found = []
+    for thread in threading.enumerate():
+        if (frame := frames.get(thread.ident or 0)) is not None:
+            files = {each.f_code.co_filename for each, _ in traceback.walk_stack(frame)}
+            if files == {threading.__file__} or any(is_user_code(Path(file)) for file in files if file[0] != "<"):
+                found.append(thread)
+    return found
 
 
 def end_when_pipe_closes(pipe: int, line: socket.socket) -> None:

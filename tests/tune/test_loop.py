@@ -25,7 +25,7 @@ class World:
     def __init__(self, folder: Path, **terms: Any) -> None:
         self.now, self.heard, self.stopped = 0.0, list[dict[str, Any]](), False
         self.terms: dict[str, Any] = {
-            "trial": "t001", "config": {"width": 4}, "folder": str(folder), "output": "", "ends": math.inf,
+            "trial": "t001", "lease": 1, "config": {"width": 4}, "folder": str(folder), "output": "", "ends": math.inf,
             "metric": "loss", "maximize": False, **terms,
         }  # fmt: skip
         self.lease = self.again()

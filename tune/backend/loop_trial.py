@@ -80,8 +80,8 @@ class LoopTrial(LeasedTrial):
         self._stopping = False
         self._folder = place.folder / "checkpoints" / assignment["trial"]
         terms = Terms(
-            trial=assignment["trial"], config={**self._loop.fixed, **assignment["config"]}, folder=str(self._folder),
-            output=str(place.folder / output_of(assignment["trial"])), ends=self._until,
+            trial=assignment["trial"], lease=assignment["lease"], config={**self._loop.fixed, **assignment["config"]},
+            folder=str(self._folder), output=str(place.folder / output_of(assignment["trial"])), ends=self._until,
             metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
         )  # fmt: skip
@@ -140,9 +140,16 @@ class LoopTrial(LeasedTrial):
         return forced_end_report(self._folder, self._told, time.monotonic() - heard)
 
     def _hear(self, seconds: float) -> Mapping[str, Any] | None:
-        """Return what the loop's process says within so many seconds; None: nothing. ConnectionError: it died."""
-        assert self._line is not None
+        """Return what the loop's process says of this lease within so many seconds; None: nothing. ConnectionError: it
+        died. What a process says that the loop forked on an earlier lease is dropped."""
         ends = time.monotonic() + seconds
+        while True:
+            message = self._hear_any(ends)
+            if message is None or message["lease"] == self._assignment["lease"]:
+                return message
+
+    def _hear_any(self, ends: float) -> Mapping[str, Any] | None:
+        assert self._line is not None
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._line], [], [], max(0.0, ends - time.monotonic()))
             if not ready:
@@ -156,17 +163,17 @@ class LoopTrial(LeasedTrial):
         return message
 
     def _close(self) -> None:
-        """Wait for the loop to return, so that its process can serve again; end one that does not in time. A loop that
-        dies now has reported all."""
+        """Wait for the loop to return, so that its process can serve again; end one that does not in time, or in which
+        it left a thread. A loop that dies now has reported all."""
         assert self._told is not None
         patience = max(CLOSING_SECONDS, LEASE_RESERVE_FACTOR * self._told["gap"])
         until = min(self._until, time.monotonic() + patience)
         with suppress(ConnectionError):
             while (left := until - time.monotonic()) > 0:
                 message = self._hear(left)
-                if message is not None and "idle" in message:
-                    return
                 if message is not None:
+                    if message.get("idle"):
+                        return
                     break
         self._end_process()
 

@@ -295,6 +295,78 @@ def test_a_loop_that_changes_its_folder_begins_the_next_lease_in_its_own(worker:
     assert worker.ends().steps == 3 and worker.goes_on(steps=6).steps == 6
 
 
+IN_A_THREAD = (
+    COUNTS.replace("train(config)", "work()")
+    + """
+def train(config):
+    import threading
+    threading.Thread(target=work).start()
+"""
+)
+
+
+def test_a_loop_that_trains_in_a_thread_ends_with_that_as_it_does_alone(worker: Worker) -> None:
+    worker.trial.setup(worker.lease_of(steps=10), worker.place, worker.loop(IN_A_THREAD))
+    first = worker.ends()
+    assert (first.ended, first.steps) == ("rung", 10)
+    worker.loop(IN_A_THREAD.replace("not ration.done()", "step < 20 and not ration.done()"))
+    worker.trial.cleanup()
+    last = worker.goes_on(steps=1000)
+    assert (last.ended, last.steps) == ("returned", 20)
+
+
+@pytest.mark.parametrize("ends", ["sys.exit(0)", "sys.exit('done')", "return", "raise ValueError"])
+def test_a_child_that_the_loop_forks_says_nothing_of_how_the_loop_ends(worker: Worker, ends: str) -> None:
+    forks = "def main(config):\n    if (pid := os.fork()) == 0:\n        {}\n    os.waitpid(pid, 0)\n"
+    loop = worker.loop(COUNTS + forks.format(ends) + "    train(config)\n", "main")
+    worker.trial.setup(worker.lease_of(steps=30), worker.place, loop)
+    first = worker.ends()
+    assert (first.ended, first.steps) == ("rung", 30)
+    assert worker.goes_on("t002", steps=10).steps == 10
+
+
+LEFT = """
+GO, DONE = os.pipe(), os.pipe()
+
+def train(config):
+    if ration.current_lease().terms.trial == "t001":
+        ration.report(loss=1.0, step=1)
+        if os.fork() == 0:
+            os.read(GO[0], 1)
+            ration.report(loss=0.01, step=10)
+            os.write(DONE[1], b".")
+            os._exit(0)
+    else:
+        os.write(GO[1], b".")
+        os.read(DONE[0], 1)
+        ration.report(loss=5.0, step=1)
+"""
+
+
+def test_what_a_child_of_one_trials_reports_on_the_next_ones_lease_is_not_that_ones(worker: Worker) -> None:
+    worker.trial.setup(worker.lease_of(steps=10), worker.place, worker.loop(LEFT))
+    assert worker.ends().ended == "returned"
+    report = worker.goes_on("t002", steps=10)
+    assert report.valid and (report.ended, report.steps, report.valid.loss) == ("returned", 1, 5.0)
+
+
+THREADS = {
+    "its own": "threading.Thread(target=lambda: threading.Event().wait(), daemon=True).start()",
+    "a pool's": "POOL.submit(int).result()",
+}
+
+
+@pytest.mark.parametrize("whose", THREADS)
+def test_a_process_in_which_a_thread_of_the_loops_is_left_serves_no_other_trial(worker: Worker, whose: str) -> None:
+    """One of a pool that waits for work hinders nothing."""
+    source = "import concurrent.futures, threading\nPOOL = concurrent.futures.ThreadPoolExecutor()\n"
+    source += COUNTS.replace("    step = 0\n", f"    print(os.getpid())\n    step = 0\n    {THREADS[whose]}\n", 1)
+    worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(source))
+    assert worker.ends().steps == 3 and worker.goes_on("t002", steps=3).steps == 3
+    first, then = (int((worker.folder / output_of(trial)).read_text()) for trial in ("t001", "t002"))
+    assert (first != then) == (whose == "its own")
+
+
 def test_an_error_is_told_where_nothing_can_be_printed(worker: Worker) -> None:
     full = "def train(config):\n    sys.stderr = open('/dev/full', 'w', buffering=1)\n    raise ValueError\n"
     worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(full))

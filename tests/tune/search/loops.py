@@ -60,9 +60,10 @@ class Loops(Played):
         place = self.folder / "checkpoints" / assignment.trial
         ends = assignment.opened + assignment.seconds - 0.1
         terms = Terms(
-            trial=assignment.trial, config=config, folder=str(place), output="", ends=ends, metric=self.metric.name,
-            maximize=self.metric.maximize, steps=assignment.steps, training_seconds=assignment.training_seconds,
-            life=None if math.isinf(self.life) else self.life, last=assignment.rung is None,
+            trial=assignment.trial, lease=assignment.lease, config=config, folder=str(place), output="", ends=ends,
+            metric=self.metric.name, maximize=self.metric.maximize, steps=assignment.steps,
+            training_seconds=assignment.training_seconds, life=None if math.isinf(self.life) else self.life,
+            last=assignment.rung is None,
         )  # fmt: skip
         lease, fault = Lease(terms, heard.append, clock=lambda: now), str(config.get("fault", "none"))
         now += START if run.fresh_slot else 0.5
