@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,6 @@ class Lease:
         self._unsaved: Save | None = None
         self._offers_few = False
         """Whether a report came without a save."""
-        self._numbers: dict[str, float] = {}
         self.checkpoint = newest_checkpoint(Path(terms.folder))
         known = read_record(self.checkpoint) if self.checkpoint else Record()
         self.save_seconds = known.save_seconds or save_seconds
@@ -137,7 +136,7 @@ class Lease:
         self._steps = self._saved_steps = self._steps_before = known.steps
         self._training = self._saved_at = known.training_seconds
         self._gap, self._best = known.gap, known.best
-        self._loss = known.loss
+        self._loss, self._numbers = known.loss, known.numbers
 
     def begins(self) -> None:
         """End the setup here, unless training has begun: the seconds until now are those of the start."""
@@ -250,7 +249,7 @@ class Lease:
             without_links(new)
             record = Record(
                 steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss,
-                save_seconds=self._clock() - began,
+                save_seconds=self._clock() - began, numbers=self._numbers,
             )  # fmt: skip
             (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
         except BaseException:
@@ -309,7 +308,8 @@ def number(value: object) -> float | None:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Where a trial was when it was saved. gap: longest seconds between two reports; best, loss: its best metric so far
-    and the one at the checkpoint, as the search has them: low is good; save_seconds: what saving took."""
+    and the one at the checkpoint, as the search has them: low is good; save_seconds: what saving took; numbers: all
+    that it reported then."""
 
     steps: int = 0
     training_seconds: float = 0.0
@@ -317,6 +317,7 @@ class Record:
     best: float = math.inf
     loss: float = math.inf
     save_seconds: float = 0.0
+    numbers: dict[str, float] = field(default_factory=dict)
 
 
 def without_links(folder: Path) -> None:
@@ -338,7 +339,8 @@ def _links(folder: str, names: list[str]) -> list[str]:
 def read_record(checkpoint: Path) -> Record:
     """Read the record of a checkpoint. OSError, ValueError, TypeError: it is damaged."""
     found = Record(**json.loads((checkpoint / RECORD).read_text(encoding="utf-8")))
-    if not (found.steps >= 0 and min(found.training_seconds, found.gap, found.save_seconds) >= 0.0):
+    sound = found.steps >= 0 and min(found.training_seconds, found.gap, found.save_seconds) >= 0.0
+    if not (sound and all(map(math.isfinite, dict(found.numbers).values()))):
         raise ValueError(f"{checkpoint} has a damaged {RECORD}")
     return found
 

@@ -128,6 +128,15 @@ def test_a_loop_has_an_end_of_its_own_where_its_life_is_over_or_it_returns(world
     assert newest_checkpoint(Path(world.terms["folder"])).name.endswith("30")  # type: ignore[union-attr]
 
 
+def test_a_trial_that_returns_at_once_on_its_next_lease_keeps_what_it_reported(world: World) -> None:
+    world.again(steps=5)
+    world.report(0.5, step=5, save=saving(5), accuracy=0.9, bad=math.inf)
+    world.again()
+    world.lease.returned()
+    said = world.heard[-1]
+    assert (said["ended"], said["numbers"]) == ("returned", {"loss": 0.5, "accuracy": 0.9})
+
+
 def test_who_returns_without_a_word_is_told_so(world: World) -> None:
     with pytest.raises(ValueError, match=r"^the loop returned without a report: call ration\.report\(...\) in it$"):
         world.lease.returned()
@@ -373,7 +382,8 @@ def test_a_strangers_damaged_record_is_no_checkpoint(world: World) -> None:
     world.report(1.0, step=1, save=saving(1))
     folder = Path(world.terms["folder"])
     no_price = '{"steps": 1, "save_seconds": null}'
-    for text in (no_price, "", "[]", '{"steps": "many"}', '{"steps": -1}', '{"other": 1}', "[" * 10_000):
+    numbers = [f'{{"numbers": {told}}}' for told in ("[1]", '{"loss": "low"}', '{"loss": NaN}')]
+    for text in (no_price, *numbers, "", "[]", '{"steps": "many"}', '{"steps": -1}', '{"other": 1}', "[" * 10_000):
         (folder / "step-000000000001" / loop.RECORD).write_text(text)
         assert newest_checkpoint(folder) is None and world.again().checkpoint is None
 
