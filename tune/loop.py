@@ -79,8 +79,8 @@ def report(*, step: int | None = None, save: Save | None = None, **numbers: Any)
 
     step: steps of the trial's whole life, never fewer than before (default: one more than before); save: fills an empty
     folder, from which `checkpoint` lets the trial go on; it is called only where it is worth its time, that of the last
-    report also after the loop has returned. ValueError: the metric is missing or no number, or the step is too large or
-    goes back.
+    report also after the loop has returned. ValueError: the metric is missing or no number, or the step is not whole,
+    too large, or goes back.
     """
     if _lease is not None:
         _lease.report(numbers, step, save)
@@ -202,7 +202,10 @@ class Lease:
         return -value if self.terms.maximize else value
 
     def _advance(self, step: int | None) -> None:
-        steps = self._steps + 1 if step is None else int(step)
+        told = self._steps + 1.0 if step is None else number(step)
+        if told is None or not told.is_integer():
+            raise ValueError(f"report: step {step!r:.60} is no whole number: count optimizer steps")
+        steps = int(told)
         if steps > MOST_STEPS:
             raise ValueError(f"report: step {steps} is none: there are at most {MOST_STEPS:,}")
         if steps < self._steps:

@@ -156,6 +156,18 @@ def test_a_metric_that_is_missing_or_a_step_that_goes_back_is_an_error_in_one_li
         world.report(1.0, step=6)
 
 
+@pytest.mark.parametrize("step", [0.5, np.float32(2.5), torch.tensor(1.5), math.nan, math.inf, "7", [3]])
+def test_a_step_that_is_not_whole_is_an_error_in_one_line(world: World, step: Any) -> None:
+    with pytest.raises(ValueError, match=r"^report: step [^\n]* is no whole number: count optimizer steps$"):
+        world.report(1.0, step=step)
+
+
+@pytest.mark.parametrize("step", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3), torch.tensor([3.0])])
+def test_whole_steps_of_any_library_count(world: World, step: Any) -> None:
+    world.report(1.0, step=step)
+    assert world.heard[-1]["steps"] == 3
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_metric_that_is_not_finite_ends_the_trial(world: World, loss: float) -> None:
     world.report(loss, save=saving(0))
