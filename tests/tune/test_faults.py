@@ -224,6 +224,17 @@ two
 """
 
 
+NOT_IMPORTED = """Failure # 1 (occurred at 2026-11-22_17-00-00)
+The actor died because of an error in its creation task, \x1b[36mray::LoopTrial.__init__()\x1b[39m (pid=1, ip=::1)
+           ^^^^^^^^^^^^^
+RuntimeError: The actor with name LoopTrial failed to import on the worker:
+
+\x1b[36mray::LoopTrial.__init__()\x1b[39m (pid=1, ip=::1)
+           ^^^^^^^^^^^^^
+ModuleNotFoundError: No module named 'mine'
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "its_own", "said"),
     [
@@ -232,8 +243,9 @@ two
          True, "it raised Odd: one"),
         ("Failure # 1 (occurred at now)\nThe actor died unexpectedly before finishing this task.\n\tclass_name: X\n",
          False, "its process died: The actor died unexpectedly before finishing this task."),
+        (NOT_IMPORTED, False, "its process died: ModuleNotFoundError: No module named 'mine'"),
     ],
-    ids=["theirs", "ours", "died"],
+    ids=["theirs", "ours", "died", "not imported"],
 )  # fmt: skip
 def test_an_exception_is_called_that_and_a_death_a_death(text: str, its_own: bool, said: str, tmp_path: Path) -> None:
     """As Ray writes down what a trial ended with."""

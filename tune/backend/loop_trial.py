@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -79,9 +80,10 @@ class LoopTrial(LeasedTrial):
         self._told: Mapping[str, Any] | None = None
         self._stopping = False
         self._folder = place.folder / "checkpoints" / assignment["trial"]
+        self._output = place.folder / output_of(assignment["trial"])
         terms = Terms(
             trial=assignment["trial"], lease=assignment["lease"], config={**self._loop.fixed, **assignment["config"]},
-            folder=str(self._folder), output=str(place.folder / output_of(assignment["trial"])), ends=self._until,
+            folder=str(self._folder), output=str(self._output), ends=self._until,
             metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
         )  # fmt: skip
@@ -120,6 +122,7 @@ class LoopTrial(LeasedTrial):
                     if message is None:
                         raise ConnectionResetError("the loop's process is gone, and a child of its holds the line")
             except ConnectionError:  # the worker dies too, as one does whose own training crashes
+                self._tell_how_it_ended()
                 self._end_process()
                 os._exit(1)
             if message is None:
@@ -177,6 +180,15 @@ class LoopTrial(LeasedTrial):
                     break
         self._end_process()
 
+    def _tell_how_it_ended(self) -> None:
+        """Append to what the trial printed how the loop's process ended by itself."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired, OSError):  # it only closed the line; or the disk is full
+            code = self._process.wait(max(0.0, min(CLOSING_SECONDS, self._until - time.monotonic())))
+            how = f"with exit code {code}" if code >= 0 else f"by {signal_name(-code)}"
+            with self._output.open("a", encoding="utf-8") as output:
+                print(f"its process ended {how}", file=output)
+
     def _end_others(self) -> None:
         """End the loop, and what it began."""
         if self._process is not None:
@@ -191,6 +203,14 @@ class LoopTrial(LeasedTrial):
         if self._line is not None:
             self._line.close()
             self._line = None
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, such as SIGKILL, or its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def report_of(told: Mapping[str, Any]) -> Report:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import signal
 import time
 from collections import deque
@@ -35,6 +36,9 @@ from tune.store.heartbeat import is_worker_alive, machine_boot_id, read_heartbea
 log = logging.getLogger(__name__)
 
 NOT_STARTED = "its process had not started by the end of its lease"
+TERMINAL_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+CAUSE = re.compile(r"^[\w.]+: \S.*", re.MULTILINE)
+"""A line of a traceback that names an error and what it says."""
 
 
 class TuneBridge:
@@ -267,10 +271,12 @@ def end_process(controller: Any, process: Any) -> None:
 def failure_reason(trial: Trial) -> tuple[bool, str]:
     """Return whether a trial raised an exception, else its process died; and the reason on one short line."""
     trace = Path(trial.error_file).read_text(encoding="utf-8", errors="replace") if trial.error_file else ""
+    trace = TERMINAL_ESCAPE.sub("", trace)
     found = parse_traceback(trace)
     if found is None:
         said = [line.strip() for line in trace.splitlines()[1:] if line.strip()]
-        return False, f"its process died: {said[0] if said else 'Ray lost it'}"[:LONGEST_REASON]
+        cause = CAUSE.findall(trace)  # of a process that could not start
+        return False, f"its process died: {cause[-1] if cause else said[0] if said else 'Ray lost it'}"[:LONGEST_REASON]
     function, line = found
     return True, f"its {function} raised {line}" if function else f"it raised {line}"
 

@@ -278,7 +278,28 @@ def test_a_loop_whose_process_dies_ends_its_worker_which_the_engine_knows_as_a_d
     worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(f"def train(config):\n    {how}\n"))
     with pytest.raises(SystemExit):
         worker.ends()
-    assert ended == [1]
+    assert ended == [1] and worker.output.endswith("its process ended by SIGKILL\n")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("os._exit(0)", "with exit code 0"), ("os._exit(7)", "with exit code 7"), ("os.abort()", "by SIGABRT"),
+        ("os.kill(os.getpid(), 40)", "by signal 40"),
+    ],
+)  # fmt: skip
+def test_how_a_loops_process_ended_by_itself_is_in_what_its_trial_printed(
+    how: str, said: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_trial.os, "_exit", sys.exit)
+    worker.trial.setup(
+        worker.lease_of(steps=5),
+        worker.place,
+        worker.loop(f"def train(config):\n    print('mine', flush=True)\n    {how}\n"),
+    )
+    with pytest.raises(SystemExit):
+        worker.ends()
+    assert worker.output.splitlines() == ["mine", f"its process ended {said}"]
 
 
 def test_a_loop_that_dies_after_its_last_report_ended_as_any_and_the_next_lease_has_its_own(worker: Worker) -> None:
