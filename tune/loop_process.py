@@ -82,6 +82,8 @@ def main(descriptor: int, pipe: int) -> None:
             return
         set_current_lease(None)
         save_seconds = lease.save_seconds
+        if is_script(source):
+            forget_modules(Path(os.path.realpath(source["file"])).parent)
         release_memory()
         send({"lease": terms.lease, "idle": not user_threads()})  # a thread of this trial's would report for the next
 
@@ -185,7 +187,7 @@ def load_loop(source: Mapping[str, str]) -> Callable[[], object]:
         return bind_lease_config(pickle.loads(base64.b64decode(source["pickled"])))
     file = source["file"]
     sys.path[0] = os.path.dirname(os.path.realpath(file))  # as Python itself does, which follows links
-    if "function" not in source:
+    if is_script(source):
         return lambda: script(file)
     name = Path(file).stem
     spec = importlib.util.spec_from_file_location(name, file)
@@ -193,6 +195,26 @@ def load_loop(source: Mapping[str, str]) -> Callable[[], object]:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return bind_lease_config(getattr(module, source["function"]))
+
+
+def is_script(source: Mapping[str, str]) -> bool:
+    """Whether the loop is a file that is run, no function."""
+    return not {"function", "pickled"} & source.keys()
+
+
+def forget_modules(folder: Path) -> None:
+    """Forget the modules that were loaded from a script's folder, so that they too are executed anew with it. Installed
+    ones stay, and packages with machine code, which may not be loaded twice."""
+    found: dict[str, Path] = {}
+    for name, module in list(sys.modules.items()):
+        known = getattr(module, "__dict__", {})  # asking for an attribute may load a lazy module
+        place = known.get("__file__") or next(iter(known.get("__path__") or ()), None)
+        if isinstance(place, str) and Path(place).is_relative_to(folder) and is_user_code(Path(place)):
+            found[name] = Path(place)
+    stay = {name.partition(".")[0] for name, place in found.items() if place.suffix not in ("", ".py")}
+    for name in found:
+        if name.partition(".")[0] not in stay:
+            sys.modules.pop(name, None)
 
 
 def script(file: str) -> None:

@@ -127,6 +127,20 @@ def test_a_script_that_is_a_link_finds_what_lies_beside_its_file_and_runs_in_the
     assert worker.ends().ended == "returned" and worker.output.split() == [str(worker.code)]
 
 
+def test_modules_beside_a_script_are_executed_anew_with_it_and_installed_ones_once(worker: Worker) -> None:
+    installed = worker.code / "site-packages"
+    for file in (worker.code / "beside.py", worker.code / "package" / "part.py", installed / "other.py"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("called = 0\n")
+    source = f"sys.path.append({str(installed)!r})\nimport beside, other\nfrom package import part\n"
+    source += "for each in (beside, part, other):\n    each.called += 1\n    print(each.called)\n"
+    source += COUNTS.replace("def train(config):", "if __name__ == '__main__':")
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(source, None))
+    assert worker.ends().steps == 5
+    assert worker.goes_on("t002", steps=9).steps == 9
+    assert [(worker.folder / output_of(trial)).read_text() for trial in ("t001", "t002")] == ["1\n1\n1\n", "1\n1\n2\n"]
+
+
 HANGS = {
     "at once": "def train(config):\n    time.sleep(10_000)\n",
     "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
