@@ -139,7 +139,7 @@ def test_every_kind_of_dimension_is_judged_and_drawn(results: Results, pictures:
     names = ["width", "rate", "kind", "bias", "momentum", "config_steps", "worth"]
     assert set(results.dimensions) == set(names)
     assert level["momentum"].isna().tolist() == (level["kind"] != "sgd").tolist()
-    for picture in (pictures["effects"], pictures["parallel"]):
+    for picture in (pictures["effects"], pictures["parallel_coordinates"]):
         assert set(names) <= set(picture.data) and len(picture.data) == len(level)
     shares = importances(results, level, names)
     assert set(shares.index) == set(names) and shares["share"].sum() == pytest.approx(1)
