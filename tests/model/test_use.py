@@ -14,7 +14,7 @@ from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
 from model.inference import SAMPLE_TOKENS, continuation, samples, translations
 from model.settings import BEAM_WIDTH, GenerateSettings, TranslateSettings
-from model.training.checkpoint import config_state, export, load_model, save
+from model.training.checkpoint import config_state, export, exported_config, load_model, save
 from tune.cli import main
 
 SENTENCES = ["the cat sleeps", "a dog", "", "the small cat eats the fish that a dog left", "dog", "a fish sleeps"]
@@ -127,6 +127,14 @@ def test_translations_are_printed_before_all_lines_are_there(tmp_path, monkeypat
     monkeypatch.setattr("sys.stdin", Lines())
     main(TranslateSettings, [str(exported(tmp_path, "translation", WORDS)), "--beam", "1"])
     assert printed == [at_once] and capsys.readouterr().out.count("\n") == 1
+
+
+def test_of_a_sentence_longer_than_any_in_training_it_is_said_that_it_is(tmp_path, capsys):
+    folder = exported(tmp_path, "translation", WORDS)
+    context = exported_config(folder).context
+    for words, said in ((context // 2, ""), (context + 1, f"has more than {context} tokens")):
+        main(TranslateSettings, [str(folder), "dog " * words, "--beam", "1"])
+        assert said in (err := capsys.readouterr().err) and bool(err) == bool(said)
 
 
 def test_what_a_model_does_not_know_of_a_prompt_is_told(tmp_path, capsys):
