@@ -150,12 +150,15 @@ WAYS: tuple[dict[str, Any], ...] = (
     *({"way": "compression", "value": kind} for kind in ("bf16", "fp16")),
 )  # fmt: skip
 """Ways to compare; the default against itself shows how large a difference is that means nothing."""
+NEED_GPUS: tuple[dict[str, Any], ...] = ({"way": "DataParallel"}, {"way": "compression", "value": "bf16"})
+"""Ways that CPUs cannot go: gloo does not add up bf16."""
 SECONDS, LEAST = 40.0, 8.0
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Return a point for each way, on all devices."""
-    return [Point(devices=devices.slots, asked=way, seconds=SECONDS, least=LEAST) for way in WAYS]
+    """Return a point for each way that these devices can go, on all of them."""
+    ways = [way for way in WAYS if devices.kind == "cuda" or way not in NEED_GPUS]
+    return [Point(devices=devices.slots, asked=way, seconds=SECONDS, least=LEAST) for way in ways]
 
 
 def line(row: Row) -> str:

@@ -169,23 +169,24 @@ ROOM = 1.2
 """How many times its memory on paper must be free before a step begins."""
 ROW_SECONDS = 0.16
 """Seconds of a CPU core for each row of the batch of the whole model, beyond QUICK_SECONDS."""
-NSIGHT_SECONDS = {"cpu": QUICK_SECONDS, "cuda": 180.0}
+NSIGHT_SECONDS = 180.0
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Return points for the parameters, for the block and the whole model at each batch, for the GPU's counters, and
-    for the block with other heads."""
+    """Return points for the parameters, for the block and the whole model at each batch, for a GPU's counters where
+    there is one, and for the block with other heads."""
     limit = {} if settings.memory_limit is None else {"memory_limit": settings.memory_limit}
 
     def point(asked: dict[str, Any], seconds: float = QUICK_SECONDS, least: float = 0.0, **config: Any) -> Point:
         return Point(devices=1, asked=asked, seconds=seconds, least=least or seconds, config=SHAPE | config)
 
     each = ROW_SECONDS if devices.kind == "cpu" else 0.0
+    counters = [point({"measure": "nsight", "batches": list(BATCHES)}, NSIGHT_SECONDS, QUICK_SECONDS)]
     return [
         point({"measure": "parameters"}),
         *(point({"measure": "block", "batch": batch}) for batch in BATCHES),
         *(point({"measure": "model", "batch": batch} | limit, QUICK_SECONDS + each * batch) for batch in BATCHES),
-        point({"measure": "nsight", "batches": list(BATCHES)}, NSIGHT_SECONDS[devices.kind], QUICK_SECONDS),
+        *(counters if devices.kind == "cuda" else []),
         *(point({"measure": "block", "batch": BATCHES[0]}, heads=heads) for heads in OTHER_HEADS),
     ]
 

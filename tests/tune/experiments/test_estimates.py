@@ -15,6 +15,7 @@ from tune.experiments.base import ExperimentSettings
 from tune.experiments.estimates import SHAPE, line, points, slopes, tables, work
 
 DEVICES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
+GPUS = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=1)
 
 
 def measured(asked: dict[str, Any], **config: Any) -> dict[str, Any]:
@@ -63,6 +64,12 @@ def test_every_batch_of_both_is_asked_for_and_a_limit_is_passed_on():
         assert [each["batch"] for each in own] == list(BATCHES)
     assert {point.asked.get("memory_limit") for point in asked if point.asked["measure"] == "model"} == {4 * 10**9}
     assert all(point.least <= point.seconds for point in asked)
+
+
+def test_a_gpus_counters_are_asked_for_where_there_is_a_gpu():
+    settings = ExperimentSettings(budget="1h", families="nanogpt")
+    asked = {each: [point.asked["measure"] for point in points(each, settings)] for each in (DEVICES, GPUS)}
+    assert "nsight" not in asked[DEVICES] and asked[GPUS].count("nsight") == 1
 
 
 def test_the_reports_slopes_come_out_of_its_own_figures():

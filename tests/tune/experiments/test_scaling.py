@@ -164,11 +164,16 @@ WAYS = [
 ]  # fmt: skip
 
 
-def test_every_way_is_asked_for_on_all_devices():
-    devices = Devices(kind="cpu", count=3, model="core", precisions=("fp32",), cores=3)
-    asked = data_parallel.points(devices, ExperimentSettings(budget="1h", families="nanogpt"))
-    assert [point.asked for point in asked] == list(data_parallel.WAYS) and {point.devices for point in asked} == {3}
-    assert len({point.key for point in asked}) == len(data_parallel.WAYS)
+def test_every_way_that_devices_can_go_is_asked_for_on_all_of_them():
+    settings = ExperimentSettings(budget="1h", families="nanogpt")
+    for kind in ("cpu", "cuda"):
+        devices = Devices(kind=kind, count=3, model="one", precisions=("fp32",), cores=3)
+        asked = data_parallel.points(devices, settings)
+        ways = [point.asked for point in asked]
+        assert {point.devices for point in asked} == {3} and len({point.key for point in asked}) == len(asked)
+        left_out = [way for way in data_parallel.WAYS if way not in ways]
+        refused = [{"way": "DataParallel"}, {"way": "compression", "value": "bf16"}]
+        assert left_out == ([] if kind == "cuda" else refused), "what no CPU can do"
 
 
 def test_the_table_has_every_way_and_the_reason_of_the_one_that_could_not_be_gone():
