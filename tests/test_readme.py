@@ -86,7 +86,7 @@ def test_analysis_of_the_newest_study(command: str, here: Path) -> None:
 
 @pytest.mark.parametrize("command", of("python tune/experiment.py"))
 def test_experiments_are_told_and_planned(command: str, folder: Path) -> None:
-    assert ("s here" if "--list" in command else "of 30m") in run_here(command, folder, "30m")
+    assert ("s here" if "--list" in command else "of 8h") in run_here(command, folder, "8h")
 
 
 @pytest.mark.parametrize("command", [*of("python model/"), *of(WINNER)])

@@ -1,4 +1,4 @@
-"""One experiment of the published reports, under a cap: `python tune/experiment.py scaling --budget 30m`."""
+"""One experiment of the published reports, under a cap: `python tune/experiment.py scaling --budget 2h`."""
 
 import sys
 from pathlib import Path

@@ -16,7 +16,8 @@ from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, plain_steps
+from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, least_seconds, plain_steps
+from tune.experiments.prices import rank_step_price
 from tune.experiments.tables import EMPTY_CELL, with_interval
 
 FIRST_STEPS = 3  # steps before gradients are compared: most are zero at first, and DDP rebuilds its buckets
@@ -152,13 +153,16 @@ WAYS: tuple[dict[str, Any], ...] = (
 """Ways to compare; the default against itself shows how large a difference is that means nothing."""
 NEED_GPUS: tuple[dict[str, Any], ...] = ({"way": "DataParallel"}, {"way": "compression", "value": "bf16"})
 """Ways that CPUs cannot go: gloo does not add up bf16."""
-SECONDS, LEAST = 40.0, 8.0
+SECONDS, BUILD_SECONDS = 40.0, 8.0
+"""Seconds that a way is worth, and those to build two learners and to try the backend."""
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Return a point for each way that these devices can go, on all of them."""
     ways = [way for way in WAYS if devices.kind == "cuda" or way not in NEED_GPUS]
-    return [Point(devices=devices.slots, asked=way, seconds=SECONDS, least=LEAST) for way in ways]
+    step = rank_step_price(settings, devices, devices.slots)
+    least = BUILD_SECONDS + 2 * (FIRST_STEPS + 1) * step + least_seconds(step, step)
+    return [Point(devices=devices.slots, asked=way, seconds=max(SECONDS, least), least=least) for way in ways]
 
 
 def line(row: Row) -> str:

@@ -75,6 +75,13 @@ def in_turns(ways: Ways, learner: Learner, left: Callable[[], float], *, keep: f
     return in_rounds(turns, left, keep=keep, agreed=lambda seconds: value_of_first_rank(seconds, learner.device))
 
 
+def least_seconds(*calls: float) -> float:
+    """Return the seconds that in_turns() needs for ways whose calls take so many each: to warm up, and for the first
+    LEAST_ROUNDS."""
+    turns = sum(max(TURN_SECONDS, LEAST_CALLS * seconds) for seconds in calls)
+    return (WARM_CALLS + LEAST_CALLS) * sum(calls) + MARGIN * LEAST_ROUNDS * turns
+
+
 def in_rounds(
     turns: Mapping[str, Callable[[], Mapping[str, float]]],
     left: Callable[[], float],

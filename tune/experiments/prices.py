@@ -1,9 +1,11 @@
 """What a training is expected to take, from steps of small models that are measured here before any text is read, and
 from FLOPs on paper."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from model.cost.probe import step_seconds
 from model.data.dataset import SMALL_VOCABULARY, PairData, PairSplit, Sentences, TextData
 from model.data.packing import pack, row_shape
 from tune.devices import Devices
+from tune.experiments.experiment_settings import ExperimentSettings
 from tune.search_flags import KINDS
 from tune.step_prices import NOMINAL, launches
 
@@ -55,6 +58,22 @@ def step_price(config: Config, devices: Devices) -> float:
     if devices.kind == "cpu":  # there it is work on each token; on a GPU it is launching kernels
         beside *= config.batch_tokens / Config(family=config.family).batch_tokens
     return step_flops(config) / known.flops + beside
+
+
+def rank_step_price(settings: ExperimentSettings, devices: Devices, count: int, rows: int | None = None) -> float:
+    """Return the expected seconds of a step of the family's recipe on each of so many devices, which share its batch,
+    without communication; 0 for a user's own family, of which no price is known.
+
+    rows: of the batch, on all devices together; None: as many as the recipe has.
+    """
+    if settings.family not in MADE_UP:
+        return 0.0
+    given: dict[str, Any] = {**settings.recipe, **settings.set, **settings.fix}
+    config = Config(family=settings.family, **given)
+    length = ROW if settings.family == "translation" else config.context
+    tokens = config.batch_tokens if rows is None else rows * length
+    busy = count / devices.cores if devices.kind == "cpu" else 1.0  # several may share a core
+    return max(1.0, busy) * step_price(replace(config, batch_tokens=math.ceil(tokens / count)), devices)
 
 
 def step_flops(config: Config) -> float:

@@ -230,12 +230,15 @@ def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> li
     return [point for point in points if point.key not in rows or "--resume" in str(rows[point.key].get("skipped"))]
 
 
+LARGER_BUDGET = "go on with a larger --budget"
+
+
 def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: str) -> Iterator[str]:
     """Yield lines on the points that were not measured: those that going on measures, and those that it does not.
     go_on: the command."""
     rows, left = last_rows(journal.rows(EXPERIMENT_ROWS_QUERY, experiment)), unmeasured(points, journal, experiment)
     never = [point for point in points if point not in left and "skipped" in rows[point.key]]
-    how = f"; go on with a larger --budget: {go_on} --budget ..."
+    how = f"; {LARGER_BUDGET}: {go_on} --budget ..."
     for which, told, remedy in ((left, "not measured", how), (never, "cannot be measured here", "")):
         if which:
             names = "; ".join(f"{point.devices} x {point.text}" for point in which)
@@ -293,9 +296,21 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         write(f"its tables for a report: {script_command('tune/experiment.py')} --tables {folder} --latex")
         go_on = settings.to_go_on(study)
         left = missing(context.points, journal, experiment.name, go_on)
-        for line in left if ended == "done" else [f"{ended}; go on with: {go_on}"]:
+        for line in left if ended == "done" else [f"{ended}; {remedy(ended, go_on)}"]:
             write(line)
-    return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
+        return exit_code(ended, bench.rows())
+
+
+def remedy(ended: str, go_on: str) -> str:
+    """Return how to go on with what did not end by itself: with the same cap only after an interrupt. go_on: the
+    command."""
+    return f"go on with: {go_on}" if ended == "interrupted" else f"{LARGER_BUDGET}: {go_on} --budget ..."
+
+
+def exit_code(ended: str, rows: Sequence[Row]) -> int:
+    """Return the exit code of an experiment with these rows: 0 where it went through and measured anything."""
+    through = ended == "done" and any("skipped" not in row for row in rows)
+    return INTERRUPTED if ended == "interrupted" else 0 if through else 1
 
 
 def make_point_runner(

@@ -14,7 +14,15 @@ from model.training.time_budget import warm_up
 from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
-from tune.experiments.parallel_timing import Rounds, accumulations, gradient_bytes, steps, undisturbed
+from tune.experiments.parallel_timing import (
+    Rounds,
+    accumulations,
+    gradient_bytes,
+    least_seconds,
+    steps,
+    undisturbed,
+)
+from tune.experiments.prices import rank_step_price
 from tune.experiments.tables import figure, with_interval
 from tune.experiments.training import batch_rows, of_rows, train_with_checkpoints
 from tune.published import PUBLISHED, published, read_csv
@@ -309,7 +317,8 @@ work = functools.partial(by_measure, {
 BATCHES = (32, 128, 512)
 """Rows of the batches, as in the published report."""
 SECONDS = {"steps": 100.0, "gradients": 15.0, "accumulation": 60.0, "training": 60.0}
-LEAST = 10.0
+BUILD_SECONDS = 10.0
+"""Seconds to build a learner and for what is done once."""
 TRAINING_STEPS, CHECKPOINT_STEPS = 200, 50
 
 
@@ -321,10 +330,10 @@ def counts(slots: int) -> list[int]:
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Return points for each batch on one device, and on more of them for that batch on each and that batch on all of
     them together."""
-    return [point for count in counts(devices.slots) for point in points_of(count)]
+    return [point for count in counts(devices.slots) for point in points_of(count, devices, settings)]
 
 
-def points_of(count: int) -> list[Point]:
+def points_of(count: int, devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Return the points on so many devices."""
     rows = sorted({batch * each for batch in BATCHES for each in (1, count) if batch >= count})
     steps: list[dict[str, Any]] = [{"measure": "steps", "rows": each} for each in rows]
@@ -332,7 +341,24 @@ def points_of(count: int) -> list[Point]:
     asked = [*steps, training]
     if count > 1:
         asked = [{"measure": "gradients"}, *steps, {"measure": "accumulation"}, training]
-    return [Point(devices=count, asked=each, seconds=SECONDS[each["measure"]], least=LEAST) for each in asked]
+    found = []
+    for each in asked:
+        step = rank_step_price(settings, devices, count, each.get("rows"))
+        least = BUILD_SECONDS + least_of(each["measure"], count, step)
+        seconds = max(SECONDS[each["measure"]], least)
+        found.append(Point(devices=count, asked=each, seconds=seconds, least=least))
+    return found
+
+
+def least_of(measure: str, count: int, step: float) -> float:
+    """Return the seconds that a measure needs at least on so many devices, with steps of so many seconds."""
+    if measure == "steps":
+        return least_seconds(*([step] if count == 1 else [step, step, 0.0]))  # unsynced ones too, and all-reduce
+    if measure == "accumulation":
+        return least_seconds(*(each * step for each in COUNTS))
+    if measure == "gradients":
+        return (FIRST_STEPS + 4 + count) * step  # whole, in 2, 4 and 8 parts, and all ranks' parts on one
+    return (TRAINING_STEPS + CHECKPOINT_STEPS) * step  # no stretch begins that might not end
 
 
 def line(row: Row) -> str:

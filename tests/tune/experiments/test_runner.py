@@ -22,7 +22,17 @@ from tests.soak.accounts import number
 from tune.backend.worker_group import Message, TaskContext
 from tune.experiments import parallel_timing
 from tune.experiments.base import ExperimentSettings, Point
-from tune.experiments.runner import MOST_TIMES, TOO_LATE, allotted, missing, run_experiment, unmeasured
+from tune.experiments.runner import (
+    INTERRUPTED,
+    MOST_TIMES,
+    TOO_LATE,
+    allotted,
+    exit_code,
+    missing,
+    remedy,
+    run_experiment,
+    unmeasured,
+)
 from tune.experiments.scaling import SCALING, work
 from tune.store.journal import Journal, connect
 
@@ -137,3 +147,17 @@ def test_a_point_may_take_what_those_before_it_left_and_nothing_of_those_after_i
     assert min(worth, left) <= seconds <= min(left, MOST_TIMES * worth)
     assert seconds <= worth or left - seconds >= others
     assert allotted(worth, 1e4, others) == MOST_TIMES * worth, "it is less than all"
+
+
+def test_who_measured_nothing_is_told_by_the_exit_code() -> None:
+    """And so is who was interrupted, whatever was measured before."""
+    measured, skipped = {"times": 1.0}, {"skipped": TOO_LATE}
+    assert exit_code("done", [skipped, measured]) == 0 and exit_code("done", [skipped]) == exit_code("done", []) == 1
+    assert exit_code("overdue: why", [measured]) == 1
+    assert {exit_code("interrupted", rows) for rows in ([], [measured])} == {INTERRUPTED}
+
+
+def test_what_the_cap_ended_goes_on_with_a_larger_one_and_what_a_signal_ended_with_the_same() -> None:
+    go_on = "python tune/experiment.py scaling --resume runs/X"
+    assert remedy("overdue: why", go_on) == f"go on with a larger --budget: {go_on} --budget ..."
+    assert remedy("interrupted", go_on) == f"go on with: {go_on}"

@@ -5,6 +5,8 @@ checkpoints; and each way to train on several against the default.
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +24,12 @@ from tests.scaling_rows import all_rows, computing, step, training
 from tune.backend.worker_group import TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
-from tune.experiments import data_parallel, parallel_timing
+from tune.experiments import data_parallel, parallel_timing, prices, scaling
 from tune.experiments.base import ExperimentSettings
+from tune.experiments.prices import rank_step_price
 from tune.experiments.scaling import (
     BATCHES,
+    SCALING,
     as_reported,
     counts,
     line,
@@ -46,7 +50,7 @@ def test_devices_double_up_to_all_of_them():
     assert found == {1: [1], 3: [1, 2, 3], 6: [1, 2, 4, 6], 8: [1, 2, 4, 8]}
 
 
-def test_each_batch_is_measured_weakly_and_strongly_on_every_number_of_devices():
+def test_each_batch_is_measured_weakly_and_strongly_on_every_number_of_devices(known_prices):
     devices = Devices(kind="cpu", count=4, model="core", precisions=("fp32",), cores=4)
     asked = points(devices, ExperimentSettings(budget="1h", families="nanogpt"))
     assert len({point.key for point in asked}) == len(asked)
@@ -164,11 +168,44 @@ WAYS = [
 ]  # fmt: skip
 
 
-def test_every_way_that_devices_can_go_is_asked_for_on_all_of_them():
-    settings = ExperimentSettings(budget="1h", families="nanogpt")
+SETTINGS = ExperimentSettings(budget="1h", families="nanogpt")
+
+
+@pytest.mark.parametrize("experiment", [SCALING, data_parallel.DATA_PARALLEL], ids=lambda each: each.name)
+@pytest.mark.parametrize("price", [1e-3, 0.3, 20.0])
+def test_no_point_is_given_less_than_its_first_rounds_take(experiment, price, monkeypatch):
+    """Of steps that take as long as they are expected to."""
+    for module in (scaling, data_parallel):
+        monkeypatch.setattr(module, "rank_step_price", lambda *_: price)
+    devices = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
+    for point in experiment.points(devices, SETTINGS):
+        if (measure := point.asked.get("measure")) in ("gradients", "training"):
+            continue  # they have no rounds
+        calls = scaling.COUNTS if measure == "accumulation" else (1, 1)[: point.devices]
+        spent = [parallel_timing.WARM_CALLS * price * sum(calls)]
+
+        def turn(name: str, batches: int, spent: list[float] = spent) -> dict[str, float]:
+            spent.append(max(parallel_timing.TURN_SECONDS, parallel_timing.LEAST_CALLS * batches * price))
+            return {name: price}
+
+        turns = {f"way {place}": partial(turn, f"way {place}", each) for place, each in enumerate(calls)}
+        rounds = parallel_timing.in_rounds(turns, lambda least=point.least, spent=spent: least - sum(spent))
+        assert min(map(len, rounds.values())) >= parallel_timing.LEAST_ROUNDS and point.least <= point.seconds
+
+
+def test_a_price_is_of_a_ranks_part_of_the_batch_and_none_is_known_of_ones_own_family(known_prices, monkeypatch):
+    devices = Devices(kind="cpu", count=4, model="core", precisions=("fp32",), cores=4)
+    one, half = (rank_step_price(SETTINGS, devices, count, 128) for count in (1, 2))
+    assert half < one == pytest.approx(rank_step_price(SETTINGS, devices, 4, 512))
+    assert rank_step_price(SETTINGS, replace(devices, cores=2), 4, 512) == pytest.approx(2 * one), "they share cores"
+    monkeypatch.setattr(prices, "MADE_UP", {})
+    assert rank_step_price(SETTINGS, devices, 2, 128) == 0.0
+
+
+def test_every_way_that_devices_can_go_is_asked_for_on_all_of_them(known_prices):
     for kind in ("cpu", "cuda"):
         devices = Devices(kind=kind, count=3, model="one", precisions=("fp32",), cores=3)
-        asked = data_parallel.points(devices, settings)
+        asked = data_parallel.points(devices, SETTINGS)
         ways = [point.asked for point in asked]
         assert {point.devices for point in asked} == {3} and len({point.key for point in asked}) == len(asked)
         left_out = [way for way in data_parallel.WAYS if way not in ways]
