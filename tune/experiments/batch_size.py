@@ -223,7 +223,7 @@ def measure_batch(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message
         raise UserError(f"batch: {rows} rows are more than the {there} of an epoch: give a longer text")
     found = trials.run(rows, share=asked["share"])
     if found["ended"] == TOO_LATE:
-        raise UserError("batch: the time for it was too short: give a larger --budget with --resume")
+        raise UserError("the time for it was too short: give a larger --budget with --resume")
     yield Message(what="steps", row=found | {"paper_bytes": paper(place)(rows), "limit_bytes": trials.limit})
 
 

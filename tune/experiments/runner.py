@@ -149,7 +149,8 @@ class PointRunner:
         devices, done = group[0].devices, 0
         slots = self.context.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
-        seconds = min(seconds, longest_hold_seconds(self.accounting, slots))
+        longest, again = longest_hold_seconds(self.accounting, slots), self._tried(group)
+        seconds = min(max(seconds, longest - later / devices) if again else seconds, longest)
         first = self.trials.of(group[0])
         with Hold(self.accounting, first, self.experiment.name, devices=slots, seconds=seconds) as hold:
             try:
@@ -157,7 +158,8 @@ class PointRunner:
                     workers.come_up()
                     while done < len(group):
                         others = sum(point.given(share) for point in group[done + 1 :])
-                        seconds = allotted(group[done].given(share), hold.left - END_SECONDS, others)
+                        worth, retried = group[done].given(share), group[done].key in again
+                        seconds = allotted(worth, hold.left - END_SECONDS, others, retried=retried)
                         after = later + devices * others
                         workers.watch = partial(self._watch, group[done], self.accounting.clock(), seconds, after)
                         self._ask(workers, group[done], seconds)
@@ -167,6 +169,10 @@ class PointRunner:
                 self._keep(group[done], {"skipped": f"{error}: go on with --resume"})
                 done += 1
         return done
+
+    def _tried(self, points: Sequence[Point]) -> set[str]:
+        """Return the keys of the points that have a row, and so were skipped before."""
+        return {row["key"] for row in self._rows(points)}
 
     def _watch(self, point: Point, began: float, seconds: float, later: float) -> None:
         """Show what is under way; called every second."""
@@ -218,10 +224,12 @@ class PointRunner:
         self.trials.measured(point, row)
 
 
-def allotted(worth: float, left: float, others: float) -> float:
+def allotted(worth: float, left: float, others: float, *, retried: bool = False) -> float:
     """Return the seconds that a point gets of those left to its group: what it is worth and what points before it left
-    over, up to MOST_TIMES its worth. others: what the points after it are worth."""
-    return min(max(worth, min(MOST_TIMES * worth, left - LATE_SECONDS - others)), left)
+    over, up to MOST_TIMES its worth; one that is retried, as it had too little, all but what the points after it are
+    worth. others: that."""
+    spare = left - others if retried else min(MOST_TIMES * worth, left - LATE_SECONDS - others)
+    return min(max(worth, spare), left)
 
 
 def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> list[Point]:

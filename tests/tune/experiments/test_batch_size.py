@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.config import Config
-from model.cost.probe import Probe
+from model.cost.probe import TOO_LATE, Probe
 from model.data.dataset import TextData
 from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, outcome
 from tests.model.conftest import prepared
@@ -91,6 +91,12 @@ def test_a_text_that_ends_before_memory_does_is_told(do, tried, data, monkeypatc
     assert "memory did not end: an epoch has no more rows" in tables([row | {"asked": LARGEST}])[-2].note
     with pytest.raises(ValueError, match=r"are more than the .* of an epoch: give a longer text"):
         do({"rows": 10**6, "share": 1.0})
+
+
+def test_a_batch_that_had_too_little_time_is_told_by_what_helps(do, monkeypatch):
+    monkeypatch.setattr(its_work, "try_batch", lambda order, data: {"ended": TOO_LATE})
+    with pytest.raises(ValueError, match=r"^the time for it was too short: give a larger --budget with --resume$"):
+        do({"rows": 32, "share": 1.0})
 
 
 def test_a_batch_has_its_epoch_and_its_memory(do, tried):

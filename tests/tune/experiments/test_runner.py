@@ -12,20 +12,24 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
+from model.config import Config
 from tests.forked import FORKING
 from tests.soak.accounts import number
 from tune.backend.worker_group import Message, TaskContext
-from tune.experiments import parallel_timing
-from tune.experiments.base import ExperimentSettings, Point
+from tune.devices import Devices
+from tune.experiments import parallel_timing, runner
+from tune.experiments.base import ExperimentSettings, Point, Trials
 from tune.experiments.runner import (
     INTERRUPTED,
     MOST_TIMES,
     TOO_LATE,
+    PointRunner,
     allotted,
     exit_code,
     missing,
@@ -34,6 +38,7 @@ from tune.experiments.runner import (
     unmeasured,
 )
 from tune.experiments.scaling import SCALING, work
+from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, connect
 
 CAP, PATIENCE_SECONDS = 7200.0, 600.0
@@ -147,6 +152,45 @@ def test_a_point_may_take_what_those_before_it_left_and_nothing_of_those_after_i
     assert min(worth, left) <= seconds <= min(left, MOST_TIMES * worth)
     assert seconds <= worth or left - seconds >= others
     assert allotted(worth, 1e4, others) == MOST_TIMES * worth, "it is less than all"
+    again = allotted(worth, left, others, retried=True)
+    assert again == max(seconds, min(left, left - others)), "one that had too little gets all but what is the others'"
+
+
+def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lest --resume with the same cap says the same again; the first time it is given no more than it may take."""
+    asked, made = Point(devices=1, asked={"rows": 32}, seconds=20.0, least=5.0), list[float]()
+
+    class Group:
+        """Of processes that never have enough time."""
+
+        start_up_seconds = 0.0
+
+        def __init__(self, devices: int, orders: object, desk: object, gpus: int, hold: Any) -> None:
+            self.hold, self.watch = hold, None
+
+        def come_up(self) -> None: ...
+
+        def dismiss(self) -> None: ...
+
+        def do(self, task: Any) -> dict[str, Any]:
+            made.append(task.seconds)
+            return {"skipped": "the time for it was too short: give a larger --budget with --resume"}
+
+    monkeypatch.setattr(runner, "WorkerGroup", Group)
+    monkeypatch.setattr(runner, "start_mailbox", lambda: (None, None))
+    monkeypatch.setattr(runner.ray, "put", lambda data: data)
+    devices = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
+    config: Any = Config(family="nanogpt")
+    with closing(Journal(tmp_path, new=True)) as journal:
+        context: Any = SimpleNamespace(settings=None, devices=devices, config=config, data=None, points=[asked])
+        ledger = Ledger(cap=1000.0, clock=lambda: 0.0)
+        bench = PointRunner(
+            experiment=SCALING, context=context, accounting=Accounting(journal, ledger, lambda: 0.0),
+            trials=Trials(journal, config, lambda: 0.0), folder=tmp_path, write=lambda line: None,
+        )  # fmt: skip
+        bench.measure()
+        bench.measure()
+    assert made[0] <= MOST_TIMES * asked.seconds < 900 < made[1] <= 1000
 
 
 def test_who_measured_nothing_is_told_by_the_exit_code() -> None:
