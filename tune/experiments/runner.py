@@ -299,14 +299,26 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         used = bench.accounting.ledger.spent
         journal.note(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
-        folder = shlex.quote(str(study))
-        write(f"draw it: {script_command('analysis/plot.py')} experiment {folder}")
-        write(f"its tables for a report: {script_command('tune/experiment.py')} --tables {folder} --latex")
+        for line in what_shows(study, bench.rows()):
+            write(line)
         go_on = settings.to_go_on(study)
         left = missing(context.points, journal, experiment.name, go_on)
         for line in left if ended == "done" else [f"{ended}; {remedy(ended, go_on)}"]:
             write(line)
         return exit_code(ended, bench.rows())
+
+
+def what_shows(study: Path, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield lines with the commands that show an experiment's rows, once one is measured."""
+    if any_measured(rows):
+        folder = shlex.quote(str(study))
+        yield f"draw it: {script_command('analysis/plot.py')} experiment {folder}"
+        yield f"its tables for a report: {script_command('tune/experiment.py')} --tables {folder} --latex"
+
+
+def any_measured(rows: Sequence[Row]) -> bool:
+    """Whether any of these rows was measured, not skipped."""
+    return any("skipped" not in row for row in rows)
 
 
 def remedy(ended: str, go_on: str) -> str:
@@ -317,8 +329,7 @@ def remedy(ended: str, go_on: str) -> str:
 
 def exit_code(ended: str, rows: Sequence[Row]) -> int:
     """Return the exit code of an experiment with these rows: 0 where it went through and measured anything."""
-    through = ended == "done" and any("skipped" not in row for row in rows)
-    return INTERRUPTED if ended == "interrupted" else 0 if through else 1
+    return INTERRUPTED if ended == "interrupted" else 0 if ended == "done" and any_measured(rows) else 1
 
 
 def make_point_runner(

@@ -36,6 +36,7 @@ from tune.experiments.runner import (
     remedy,
     run_experiment,
     unmeasured,
+    what_shows,
 )
 from tune.experiments.scaling import SCALING, work
 from tune.store.accounting import Accounting, Ledger
@@ -205,3 +206,10 @@ def test_what_the_cap_ended_goes_on_with_a_larger_one_and_what_a_signal_ended_wi
     go_on = "python tune/experiment.py scaling --resume runs/X"
     assert remedy("overdue: why", go_on) == f"go on with a larger --budget: {go_on} --budget ..."
     assert remedy("interrupted", go_on) == f"go on with: {go_on}"
+
+
+def test_what_shows_rows_is_named_where_one_is_measured() -> None:
+    measured, skipped = {"times": 1.0}, {"skipped": TOO_LATE}
+    assert [*what_shows(Path("runs/X"), [])] == [*what_shows(Path("runs/X"), [skipped])] == []
+    shown = [*what_shows(Path("runs/X"), [skipped, measured])]
+    assert [line.partition(": ")[0] for line in shown] == ["draw it", "its tables for a report"]
