@@ -241,7 +241,8 @@ def log_axis(axis: Axis, values: ArrayLike, text: Callable[[float], str]) -> Non
     margin = max((high / low) ** MARGIN, LEAST_MARGIN)
     limits = low / margin, high * margin
     name = "x" if axis is axis.axes.xaxis else "y"
-    axis.axes.set(**{f"{name}scale": "log", f"{name}lim": limits})
+    axis.axes.set(**{f"{name}lim": limits})  # first, as a scale sets limits of its own, which of one value are equal
+    axis.axes.set(**{f"{name}scale": "log"})
     decades = np.log10(limits[1] / limits[0])
     subs = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1.5 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=subs) if decades > 0.8 else MaxNLocator(4))

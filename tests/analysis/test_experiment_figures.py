@@ -4,6 +4,7 @@ import contextlib
 import io
 import itertools
 import re
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -319,6 +320,18 @@ def test_curves_end_where_the_rows_do(drawn: Drawn) -> None:
     assert {*ends.index} == {*LOSSES}
     for precision, losses in LOSSES.items():
         assert ends.loc[precision].to_list() == pytest.approx(mean_interval(losses))
+
+
+def test_one_rate_has_an_axis_around_it_and_no_warning(tmp_path: Path) -> None:
+    rows = transferred()
+    rate = rows[0]["config"]["learning_rate"]
+    alone = [each for each in rows if each["config"]["learning_rate"] == rate]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plots = width(study_of_trials(tmp_path / "x", "transfer", alone)).figure.axes
+    for plot in plots:
+        low, high = plot.get_xlim()
+        assert plot.get_xscale() == "log" and low < rate < high < 2 * low
 
 
 def test_each_panel_has_a_line_for_each_shape_and_a_loss_that_diverged_is_nowhere(tmp_path: Path) -> None:
