@@ -18,6 +18,7 @@ from analysis.style import (
     GREEN,
     GREY,
     ORANGE,
+    PURPLE,
     SKY,
     VERMILION,
     Picture,
@@ -78,8 +79,8 @@ def batch_size(study: Study) -> Picture:
     return Picture(
         name="batch-size",
         title="An epoch and its memory by batch",
-        text="Red line: the memory limit, or the most that was taken where none is known. Published times are of "
-        "another model and machine, so that shapes compare and levels do not.",
+        text="Batches that ran out of memory are on the line of the memory limit, or of the most that was taken where "
+        "none is known. Published times are of another model and machine, so that shapes compare and levels do not.",
         figure=figure,
         data=table.assign(largest=largest.get("largest"), foretold=largest.get("foretold")),
     )
@@ -88,11 +89,12 @@ def batch_size(study: Study) -> Picture:
 def draw_memory(plot: Axes, table: pd.DataFrame, limits: Sequence[float]) -> None:
     """Draw the memory taken, that on paper, and at the limit the batches that did not fit."""
     taken, on_paper = (table.dropna(subset=name) for name in ("memory_bytes", "paper_bytes"))
-    limit = next((each for each in reversed(limits) if math.isfinite(each)), taken["memory_bytes"].max())
+    known = next((each for each in reversed(limits) if math.isfinite(each)), None)
+    limit, what = (taken["memory_bytes"].max(), "most taken") if known is None else (known, "memory limit")
     out = table[table["ended"].isin(TOO_LARGE)]
     plot.plot(taken["batch"], taken["memory_bytes"], c=BLUE, marker="o", ms=5, label="taken")
     plot.plot(on_paper["batch"], on_paper["paper_bytes"], c=GREY, ls="--", label="on paper")
-    plot.axhline(limit, c=VERMILION, lw=1)
+    plot.axhline(limit, c=PURPLE, lw=1, label=what)
     plot.plot(out["batch"], [limit] * len(out), c=VERMILION, marker="x", ls="", label="out of memory")
     heights = [*taken["memory_bytes"], *on_paper["paper_bytes"], limit]
     log_axis(plot.yaxis, heights, lambda value: f"{tables.short_count(value)}B")

@@ -8,6 +8,7 @@ import json
 import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from analysis import tables
 from analysis.study import Study, experiment_rows, learning_curves, mean_curves, over_seeds, trained_trials
@@ -144,7 +145,11 @@ def precisions(study: Study) -> Picture:
         log_axis(plot.yaxis, [low, high], tables.short_number)
         plot.set(xlabel=along, xlim=(0, None))
     plots[0].set_ylabel("nats a token")
-    legend_above(plots[0])
+    kinds = [
+        Line2D([], [], c=GREY, lw=1, label="training loss"),
+        Line2D([], [], c=GREY, ls="", marker="o", ms=5, label="validation loss"),
+    ]
+    legend_above(plots[0], [*plots[0].get_legend_handles_labels()[0], *kinds])
     return Picture(
         name="precisions",
         title="One configuration in each precision",

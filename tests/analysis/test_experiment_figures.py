@@ -27,7 +27,16 @@ from analysis.experiments.ablation import (
 from analysis.experiments.costs import batch_size, estimates, loading, stage_bars
 from analysis.experiments.kernels import roofline, roofline_table
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
-from analysis.experiments.trainings import line_of, lives, losses_table, methods_scatter, methods_table, shapes, width
+from analysis.experiments.trainings import (
+    line_of,
+    lives,
+    losses_table,
+    methods_scatter,
+    methods_table,
+    precisions,
+    shapes,
+    width,
+)
 from analysis.settings import PlotSettings
 from analysis.study import open_kernels
 from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows
@@ -135,6 +144,28 @@ def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(tm
     shown = {line.get_label(): list(line.get_xdata()) for line in memory.lines}
     assert shown["out of memory"] == [955, 2048]
     assert shown["largest that fits: 950"] == [950, 950] and shown["foretold: 960"] == [960, 960]
+
+
+@pytest.mark.parametrize(("limit", "said"), [(2e9, "memory limit"), (None, "most taken")])
+def test_the_line_of_the_memory_limit_is_told_and_is_of_a_colour_of_its_own(tmp_path: Path, limit: Any, said: str):
+    rows = [each | {"limit_bytes": limit} for each in batch_size_rows.all_rows()]
+    _, memory = batch_size(study_of_rows(tmp_path / "x", "batch_size", rows)).figure.axes
+    legend = memory.get_legend()
+    assert legend is not None
+    colors = {
+        text.get_text(): handle.get_color()
+        for text, handle in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }  # fmt: skip
+    assert said in colors and [*colors.values()].count(colors[said]) == 1
+
+
+def test_lines_and_marks_of_precisions_are_told(tmp_path: Path) -> None:
+    study = study_of_trials(tmp_path / "x", "precision", precise(LOSSES, {"fp32": 60.0, "bf16": 30.0}))
+    legend = precisions(study).figure.axes[0].get_legend()
+    assert legend is not None
+    drawn = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert drawn["training loss"].get_linestyle() == "-" and drawn["validation loss"].get_marker() == "o"
+    assert drawn["validation loss"].get_linestyle() == "None"
 
 
 def test_a_largest_batch_that_is_foretold_to_be_none_is_drawn_as_none(tmp_path: Path) -> None:
