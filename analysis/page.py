@@ -286,7 +286,7 @@ def command(study: Study) -> str:
     """Return the command that makes such a study again."""
     of, settings = study.facts.get("experiment"), study.facts.get("settings", {})
     if of:
-        return shlex.join([*shlex.split(script_command("tune/experiment.py")), str(of), *typed_again(settings)])
+        return shlex.join([*shlex.split(script_command("tune/experiment.py")), str(of), *typed_again(settings, of)])
     own = {name: value for name, value in settings.items() if not study.measure.own or name != "families"}
     return shlex.join([*shlex.split(script_command("tune/run.py")), *flag_words(own)])
 

@@ -87,6 +87,10 @@ def test_the_answer_comes_first_then_samples_and_how_to_repeat_it(html: str) -> 
 def test_the_command_of_an_experiment_is_one_that_it_takes(tmp_path: Path) -> None:
     """What --of gave is there without it, as its winner may be another by then."""
     fix, of = {"layers": 2, "precision": "bf16"}, {"recipe": "context=128,taps=0", "of": tmp_path}
+    own_model = ExperimentSettings.from_flags({"name": "estimates", "budget": "2m"})
+    facts = {"settings": own_model.stored(), "experiment": "estimates"}
+    words = shlex.split(command(Study(folder=tmp_path, name="x", facts=facts)))
+    assert parse(ExperimentSettings, words[words.index("estimates") :]) == replace(own_model, out=None)
     for name, more in (("ablation", {"memory_limit": "1GB"}), ("scaling", of), ("scaling", {**of, "set": "taps=3"})):
         asked = ExperimentSettings(budget="2m", families="nanogpt", fix=fix, skip_bad_lines=True, name=name, **more)
         facts = {"settings": asked.stored(), "experiment": name}

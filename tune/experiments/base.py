@@ -18,7 +18,7 @@ from tune.corpora import SETTINGS as CORPORA
 from tune.corpora import load_corpora, setting_of
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
-from tune.experiments.experiment_settings import ExperimentSettings
+from tune.experiments.experiment_settings import OWN_MODEL, ExperimentSettings
 from tune.flags import invalid
 from tune.own_space import LOOP
 from tune.recipe import SETTABLE, batch_scaled_fields
@@ -212,7 +212,7 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
     return ExperimentContext(
         settings=replace(settings, **named), devices=devices, data=data, points=points,
         config=Config.at({"average": 0.0, "dropout_after": 0.0, **own, **fixed}, family=family, seed=settings.seed),
-        notes=[*winner, *texts.notes],
+        notes=[*winner, *([] if experiment.name in OWN_MODEL else texts.notes)],
     )  # fmt: skip
 
 

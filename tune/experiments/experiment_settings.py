@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from tune.errors import UserError, script_command
 from tune.flags import (
+    BUILTIN,
     Command,
     families_text,
     flag_field,
@@ -32,6 +33,9 @@ EXPERIMENTS = {
     **dict.fromkeys(("scaling", "large_batch", "data_parallel", "curves"), "nanogpt"),
 }
 """Names of the experiments, and the family that each is of unless another is asked for."""
+OWN_MODEL = ("estimates",)
+"""Experiments on a model of their own, which no family trains and which reads no text."""
+NOT_OF_OWN_MODEL = ("families", "translation_corpus", "text_corpus", "own_corpus")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +118,10 @@ class ExperimentSettings(TableFlags, Settings):
             what = f"{name!r} is no experiment" if name else "missing"
             raise UserError(f"NAME: {what}: write one of {', '.join(EXPERIMENTS)}")
         asked = {} if "resume" in typed else {"families": EXPERIMENTS[name]}
+        if name in OWN_MODEL:
+            for each in (each for each in NOT_OF_OWN_MODEL if each in typed):
+                raise invalid(each, f"{typed[each]!r} is not for {name}, which has a model of its own: leave it out")
+            asked |= {} if "resume" in typed else {"text_corpus": BUILTIN}  # read by nothing
         if "of" in typed and "resume" not in typed:
             asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
         return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)
@@ -125,7 +133,7 @@ class ExperimentSettings(TableFlags, Settings):
         default = {each.name: each.default for each in fields(self)}
         asked = {name: value for name, value in self.stored().items() if getattr(self, name) != default[name]}
         if self.resume is None:
-            return shlex.join([self.name, *typed_again(asked)])
+            return shlex.join([self.name, *typed_again(asked, self.name)])
         return shlex.join([self.name, *flag_words(asked, self.command.flags), "--resume", str(self.resume)])
 
     @property
@@ -145,11 +153,12 @@ class ExperimentSettings(TableFlags, Settings):
         return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")
 
 
-def typed_again(stored: Mapping[str, str | bool]) -> list[str]:
-    """Return the flags of a new study with these settings, as study.json has them; those of what --of gave replace
-    --of."""
+def typed_again(stored: Mapping[str, str | bool], experiment: str) -> list[str]:
+    """Return the flags of a new study of an experiment with these settings, as study.json has them; those of what --of
+    gave replace --of."""
     given: dict[str, str] = {}
+    left_out = NOT_OF_OWN_MODEL if experiment in OWN_MODEL else ()
     for text in (str(stored[name]) for name in ("recipe", "set") if name in stored):
         given |= {part.partition("=")[0]: part for part in text.split(",")}
-    asked = {name: value for name, value in stored.items() if name not in ("of", "set")}
+    asked = {name: value for name, value in stored.items() if name not in ("of", "set", *left_out)}
     return flag_words(asked | ({"set": ",".join(given.values())} if given else {}), ExperimentSettings.command.flags)

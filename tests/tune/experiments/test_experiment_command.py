@@ -64,6 +64,8 @@ WRONG = {
     "--seeds: '3' is not for loader: leave": ["loader", "--budget", "3h", "--seeds", "3", "--plan"],
     "--memory-limit: '1GB' is not for stages: leave": ["stages", "--budget", "3h", "--memory-limit", "1GB", "--plan"],
     "--devices: '1' is too few for data_parallel": ["data_parallel", "--budget", "1h", "--devices", "1", "--plan"],
+    "--families: 'nanogpt' is not for estimates": ["estimates", "--budget", "1h", "--families", "nanogpt"],
+    "--text-corpus: 'x' is not for estimates": ["estimates", "--budget", "1h", "--text-corpus", "x"],
     "--cores-per-trial: '2' is of searches": ["stages", "--budget", "1h", "--cores-per-trial", "2", *HERE],
 }
 
@@ -117,6 +119,17 @@ def test_what_is_proposed_beside_a_larger_cap_is_within_it(texts, capsys):
     remedies = capsys.readouterr().err.strip().split(", or ")[1:]
     assert remedies and remedies[0].startswith("--scale 0.")
     assert {cli.main(ExperimentSettings, [*asked, *remedy.split()]) for remedy in remedies} == {0}
+
+
+def test_an_experiment_on_a_model_of_its_own_asks_for_no_text_and_tells_of_none(monkeypatch, capsys):
+    monkeypatch.setattr("tune.corpora.fetch_dataset_infos", lambda *_: pytest.fail("the hub was asked"))
+    asked = list[ExperimentSettings]()
+    monkeypatch.setattr("tune.experiments.catalogue.run_experiment", lambda _, settings: asked.append(settings) or 0)
+    assert cli.main(ExperimentSettings, ["estimates", "--budget", "1h", "--devices", "1"]) == 0
+    assert make_experiment_context(EXPERIMENTS["estimates"], asked[0]).notes == []
+    said = capsys.readouterr().out
+    assert said.split() == ["estimates", "--budget", "1h", "--devices", "1"]
+    assert cli.main(ExperimentSettings, said.split()) == 0, "and can be typed again"
 
 
 @pytest.fixture
