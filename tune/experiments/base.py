@@ -130,10 +130,13 @@ class Trials:
 SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))
 """Shares of a training that are proposed for --scale where the cap does not pay for the whole, the largest first."""
 
+ADVISED_MARGIN = 1.25
+"""Factor of what is proposed over its price: prices are measured anew when it is typed, and differ."""
+
 
 def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[ExperimentSettings], float]) -> list[str]:
-    """Return flags that the cap pays for: the largest --scale, and one of the free dimensions fixed; if neither
-    suffices alone, both together.
+    """Return flags that the cap pays for, with ADVISED_MARGIN: the largest --scale, and one of the free dimensions
+    fixed; if neither suffices alone, both together.
 
     least: returns the device-seconds that all points need at least under some settings. UserError: these leave no
     point.
@@ -145,7 +148,7 @@ def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[Ex
             cost = least(replace(settings, scale=scale, fix=fix))
         except UserError:
             return 0.0
-        return cost if cost <= settings.budget else 0.0
+        return cost if ADVISED_MARGIN * cost <= settings.budget else 0.0
 
     def narrowed(scale: float, flags: str) -> Iterator[str]:
         """Yield flags with one more dimension fixed: to the value that leaves the most to do of those that the cap pays

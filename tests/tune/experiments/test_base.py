@@ -73,8 +73,8 @@ def costs(floor: float) -> Callable[[ExperimentSettings], float]:
 
 
 REMEDIES = [
-    (200, 10, {}, ["--scale 0.1", "--fix d_model=16"]), (600, 10, {}, ["--scale 0.5", "--fix d_model=64"]),
-    (600, 700, {}, ["--fix d_model=16"]), (60, 10, {}, ["--scale 0.05"]), (1, 10, {}, []),
+    (200, 10, {}, ["--scale 0.1", "--fix d_model=16"]), (700, 10, {}, ["--scale 0.5", "--fix d_model=64"]),
+    (600, 700, {}, ["--fix d_model=16"]), (75, 10, {}, ["--scale 0.05"]), (1, 10, {}, []),
     (5, 10, {}, ["--scale 0.02 --fix d_model=16"]),
     (300, 10, {"heads": 4}, ["--scale 0.2", "--fix heads=4,d_model=16"]),
 ]  # fmt: skip
@@ -84,6 +84,15 @@ REMEDIES = [
 def test_the_longest_training_and_the_widest_model_that_the_cap_pays_for_are_proposed(budget, floor, fix, proposed):
     settings = ExperimentSettings(budget=budget, families="nanogpt", fix=fix)
     assert remedies(settings, {"d_model": (16, 64)}, costs(floor)) == proposed
+
+
+@pytest.mark.parametrize("budget", [200.0, 520.0, 600.0, 700.0])
+def test_what_is_proposed_is_paid_for_though_prices_are_measured_anew(budget):
+    settings = ExperimentSettings(budget=budget, families="nanogpt")
+    scale, fix = remedies(settings, {"d_model": (16, 64)}, costs(10))
+    dearer = 1.2  # than when it was proposed
+    for scaled, fixed in ((float(scale.split()[1]), {}), (1.0, {"d_model": int(fix.partition("=")[2])})):
+        assert dearer * costs(10)(replace(settings, scale=scaled, fix=fixed)) <= budget
 
 
 def test_less_training_than_was_asked_for_is_proposed_and_nothing_that_leaves_no_point():

@@ -66,6 +66,8 @@ WRONG = {
     "--devices: '1' is too few for data_parallel": ["data_parallel", "--budget", "1h", "--devices", "1", "--plan"],
     "--families: 'nanogpt' is not for estimates": ["estimates", "--budget", "1h", "--families", "nanogpt"],
     "--text-corpus: 'x' is not for estimates": ["estimates", "--budget", "1h", "--text-corpus", "x"],
+    "NAME: 'scaling' is not for --tables": ["--tables", "x", "scaling"],
+    "--budget: '3m' is not for --tables": ["--tables", "x", "--budget", "3m", "--csv"],
     "--cores-per-trial: '2' is of searches": ["stages", "--budget", "1h", "--cores-per-trial", "2", *HERE],
 }
 
