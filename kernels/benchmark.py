@@ -169,7 +169,10 @@ def time_contenders(kernel: Kernel, size: int, contenders: Sequence[Contender], 
         row |= {"bytes": moved, "flops": round(kernel.flops_per_element * elements)}
         if not contender.fault:
             row |= _figures(kernel, contender.implementation, values, elements, moved)
-            row["unstable"] = not undisturbed or row["spread"] > timing.LARGEST_SPREAD
+            disturbed = "" if undisturbed else f"others took over {timing.CORES_TAKEN} cores"
+            spread = "spread" if row["spread"] > timing.LARGEST_SPREAD else ""
+            why = ", ".join(filter(None, (disturbed, spread)))
+            row |= {"unstable": bool(why)} | ({"why_unstable": f"unstable: {why}"} if why else {})
         yield row
 
 

@@ -118,6 +118,18 @@ def test_a_right_one_is_timed():
     assert row["correct"] == "exact" and row["status"] == "timed" and row["median_seconds"] > 0
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("calm", [True, False])
+def test_why_a_row_is_unstable_is_told(quiet, calm, monkeypatch, capsys):
+    values = [1.0, 1.0, 1.0] if calm else [1.0, 2.0, 3.0]
+    monkeypatch.setattr(timing, "time_undisturbed", lambda calls: (dict.fromkeys(calls, values), quiet))
+    row = row_of(with_one(ADD, np.add))
+    report(Settings(), [[row]])
+    last = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("it "))
+    assert row["unstable"] == ("unstable" in last) == (not (quiet and calm))
+    assert ("others took" in last) == (not quiet) and ("spread" in last) == (not calm)
+
+
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.name)
 def test_nothing_and_one_element_are_timed_too(kernel):
     for row in benchmark.rows(kernel, (0, 1), ("numpy",), seed=0):

@@ -97,6 +97,15 @@ def test_the_tables_are_there_in_each_form_and_what_is_wrong_with_the_published(
     assert titles[-1] not in capsys.readouterr().out, "no row of these stands beside a published one"
 
 
+@pytest.mark.parametrize(
+    ("kernel", "shown"), [("hypotenuse_scalar", True), ("scalar_add", True), ("vector_add", False)]
+)
+def test_what_is_wrong_with_the_published_is_told_of_the_kernels_that_were_asked_for(rows, capsys, kernel, shown):
+    settings, (_, measured) = rows
+    report(settings, [[row | {"kernel": kernel, "published_seconds": 1e-6} for row in measured]])
+    assert ("What the report's figures say against themselves" in capsys.readouterr().out) == shown
+
+
 def test_an_unstable_row_is_marked_and_shows_no_ratio(rows, capsys):
     settings, (_, measured) = rows
     report(settings, [[row | {"unstable": True} for row in measured]])
