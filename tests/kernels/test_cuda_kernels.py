@@ -29,7 +29,7 @@ row_kernels.shape = lambda size, widest: (-(-size // 5), 5)    # more columns th
 for kernel in KERNELS.values():
     for implementation in kernel.implementations:
         if implementation.device == "gpu" and implementation.name != "torch-cuda":
-            made = benchmark.built(kernel, implementation, seed=2)
+            made = benchmark.build_and_check(kernel, implementation, seed=2)
             print(kernel.name, implementation.name, made.fault or "right", sep=": ")
 """
 
