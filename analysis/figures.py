@@ -165,7 +165,7 @@ def comparison_rows(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
                 if column in ("perplexity", "bits_per_character") and None not in on and on[0] != on[1]:
                     name = f"{name}, not of the same tokens"
                 elif "perplexity" in column or column == "bits_per_character":
-                    alike = None in windows or windows[0] == windows[1]
+                    alike = windows[0] == windows[1] or any(row is None for row in best)
                     name = name if alike else f"{name}, not in the same context"
                 cells = (write(row[column]) if row is not None and column in row else tables.EMPTY_CELL for row in best)
                 yield f"{family}: {name}", *cells

@@ -133,8 +133,9 @@ class Study:
         return self.facts.get("corpora", {}).get(family, {})
 
     def judged_context(self, family: str) -> int | None:
-        """Return the tokens of context at most that evaluations of a family give, where its recipe was written."""
-        recipe = self.facts.get("recipes", {}).get(family) or {}
+        """Return the tokens of context at most that evaluations of a language model give, where its recipe was written;
+        None for a family whose rows are sentences."""
+        recipe = {} if family == "translation" else self.facts.get("recipes", {}).get(family) or {}
         return recipe.get("evaluation_window") or recipe.get("context")
 
     @property

@@ -73,17 +73,20 @@ def is_user_code(file: Path) -> bool:
 
 def check_not_hidden(package: str, first: str | None = None) -> None:
     """Check that a package of ours is the one that Python finds: here, or in a process that begins with the folder
-    `first` ("": the working folder) on its path. UserError: something on the user's path hides it."""
+    `first` on its path ("": a worker of Ray's, whose path is the working folder, PYTHONPATH and then ours). UserError:
+    something on the user's path hides it; another copy of Ration, such as one that is installed, does not."""
     if first is None:
         spec = importlib.util.find_spec(package)
         remedy = "run from another folder, or name your loop as FILE:function to the command"
     else:
         spec, remedy = PathFinder.find_spec(package, [first]), "rename it, or work in another folder"
         if spec is None or spec.origin is None:
-            others = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[1:]]
+            others = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *(sys.path[1:] if first else ())]
             spec = PathFinder.find_spec(package, [*filter(None, others)])
             remedy = "take it off PYTHONPATH, or uninstall it"
-    if spec is not None and spec.origin and Path(spec.origin).resolve() != ROOT / package / "__init__.py":
+    if spec is None or not spec.origin or Path(spec.origin).resolve() == ROOT / package / "__init__.py":
+        return
+    if package != "tune" or not (Path(spec.origin).parent / "store" / "journal.py").is_file():
         raise UserError(f"{package}: {spec.origin!r} hides the `{package}` that is Ration's: {remedy}")
 
 

@@ -10,9 +10,10 @@ import json
 import math
 import os
 import shutil
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +72,7 @@ def checkpoint() -> Path | None:
 
 def done() -> bool:
     """Whether to end now: the lease is over, or the goal is reached. What was saved last is kept."""
-    return _lease is not None and _lease.done()
+    return _lease is not None and (threading.current_thread() in _left_over or _lease.done())
 
 
 def report(*, step: int | None = None, save: Save | None = None, **numbers: Any) -> None:
@@ -83,6 +84,8 @@ def report(*, step: int | None = None, save: Save | None = None, **numbers: Any)
     too large, or goes back.
     """
     if _lease is not None:
+        if threading.current_thread() in _left_over:
+            raise StopLoop
         _lease.report(numbers, step, save)
 
 
@@ -286,12 +289,14 @@ class Lease:
 
 
 _lease: Lease | None = None
+_left_over: frozenset[threading.Thread] = frozenset()
 
 
-def set_current_lease(lease: Lease | None) -> None:
-    """Set the lease that this process works on; None: on none."""
-    global _lease
-    _lease = lease
+def set_current_lease(lease: Lease | None, left_over: Collection[threading.Thread] = ()) -> None:
+    """Set the lease that this process works on; None: on none. left_over: threads that are still at work for an earlier
+    one, whose reports do not count."""
+    global _lease, _left_over
+    _lease, _left_over = lease, frozenset(left_over)
 
 
 def current_lease() -> Lease | None:

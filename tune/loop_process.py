@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +68,7 @@ def main(descriptor: int, pipe: int) -> None:
             writing = False
             os.chdir(here)
             loop = loop or load_loop(source)
-            set_current_lease(lease)
+            set_current_lease(lease, busy_threads(is_installed))
             lease.begins()
             run_loop(loop)
             lease.returned()
@@ -85,7 +86,7 @@ def main(descriptor: int, pipe: int) -> None:
         if is_script(source):
             forget_modules(Path(os.path.realpath(source["file"])).parent)
         release_memory()
-        send({"lease": terms.lease, "idle": not user_threads()})  # a thread of this trial's would report for the next
+        send({"lease": terms.lease, "idle": not busy_threads(is_user_code)})  # the next trial's process begins anew
 
 
 def run_loop(loop: Callable[[], object]) -> None:
@@ -103,7 +104,7 @@ def run_loop(loop: Callable[[], object]) -> None:
             end_forked(process, traceback.format_exc())
         raise
     end_forked(process, 0)
-    while left := [thread for thread in user_threads() if not thread.daemon]:
+    while left := [thread for thread in busy_threads(is_user_code) if not thread.daemon]:
         left[0].join(THREAD_LOOK_SECONDS)
 
 
@@ -120,16 +121,21 @@ def end_forked(process: int, code: object) -> None:
     os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
 
 
-def user_threads() -> list[threading.Thread]:
-    """Return the other threads that run the user's code, or only just begin; a library's that wait for work, such as
-    those of a pool, are none."""
+def is_installed(file: Path) -> bool:
+    """Whether a file is not of the standard library: a thread that is at work for someone runs such code."""
+    return not file.is_relative_to(sysconfig.get_path("stdlib")) or "site-packages" in file.parts
+
+
+def busy_threads(counts: Callable[[Path], bool]) -> list[threading.Thread]:
+    """Return the other threads with code on their stack from a file that counts, or that only just begin; those of a
+    pool that wait for work have none but the standard library's."""
     frames = sys._current_frames()
     del frames[threading.get_ident()]
     found = []
     for thread in threading.enumerate():
         if (frame := frames.get(thread.ident or 0)) is not None:
             files = {each.f_code.co_filename for each, _ in traceback.walk_stack(frame)}
-            if files == {threading.__file__} or any(is_user_code(Path(file)) for file in files if file[0] != "<"):
+            if files == {threading.__file__} or any(counts(Path(file)) for file in files if file[:7] != "<frozen"):
                 found.append(thread)
     return found
 

@@ -262,6 +262,7 @@ def test_perplexities_in_another_context_are_marked(write: Callable[..., Written
             study.journal.note(recipes={"nanogpt": {"context": given}})
         shown = {name: cells for name, *cells in comparison_rows(*results(*studies).studies)}
         assert ("nanogpt: perplexity, not in the same context" not in shown) == alike
+        assert not any("translation: perplexity, not" in name for name in shown), "its rows are sentences"
         assert shown["nanogpt: context"] == ["64", str(context)]
 
 

@@ -129,13 +129,16 @@ def test_families_are_never_mixed(write: Callable[..., Written]) -> None:
         ({"rung_seconds": {"nanogpt": [11.0]}}, False),
         ({"devices": FACTS["devices"] | {"name": "another"}}, False),
         ({"devices": FACTS["devices"] | {"slots": 7}}, True),
-        ({"recipes": {"nanogpt": {"context": 256, "evaluation_window": None}}}, False),
+        ({"recipes": {"nanogpt": {"context": 256}}}, False),
+        ({"recipes": {"nanogpt": {"context": 256, "evaluation_window": 64}}}, True),
+        ({"recipes": {}}, False),
     ],
 )
 def test_studies_share_a_section_only_where_they_compare(
     write: Callable[..., Written], facts: dict[str, object], mixed: bool
 ) -> None:
-    first, second = write("first"), write("second", **facts)
+    known: dict[str, object] = {"recipes": {"nanogpt": {"context": 64}}}
+    first, second = write("first", **known), write("second", **known | facts)
     for study, perplexity in ((first, 5.0), (second, 4.0)):
         study.trial("t1")
         study.report("t1", perplexity)

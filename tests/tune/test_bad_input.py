@@ -249,6 +249,15 @@ def test_a_folder_that_is_no_package_hides_nothing(tmp_path: Path, monkeypatch: 
     check_not_hidden("tune", "")
 
 
+def test_another_copy_of_ration_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a clone beside the one that is installed."""
+    (tmp_path / "tune" / "store").mkdir(parents=True)
+    for file in ("__init__.py", "store/journal.py"):
+        (tmp_path / "tune" / file).touch()
+    monkeypatch.chdir(tmp_path)
+    check_not_hidden("tune", "")
+
+
 def test_an_interpreter_without_the_packages_is_told_of_in_a_line() -> None:
     command = [sys.executable, "-I", "-S", "tune/run.py", "--budget", "1h"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

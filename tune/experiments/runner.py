@@ -171,8 +171,8 @@ class PointRunner:
         return done
 
     def _tried(self, points: Sequence[Point]) -> set[str]:
-        """Return the keys of the points that have a row, and so were skipped before."""
-        return {row["key"] for row in self._rows(points)}
+        """Return the keys of the points that have a row, and so were skipped before: not for want of money alone."""
+        return {row["key"] for row in self._rows(points) if row.get("skipped") != TOO_LATE}
 
     def _watch(self, point: Point, began: float, seconds: float, later: float) -> None:
         """Show what is under way; called every second."""
@@ -228,7 +228,8 @@ def allotted(worth: float, left: float, others: float, *, retried: bool = False)
     """Return the seconds that a point gets of those left to its group: what it is worth and what points before it left
     over, up to MOST_TIMES its worth; one that is retried, as it had too little, all but what the points after it are
     worth. others: that."""
-    spare = left - others if retried else min(MOST_TIMES * worth, left - LATE_SECONDS - others)
+    spare = left - others - (LATE_SECONDS if others or not retried else 0.0)
+    spare = spare if retried else min(MOST_TIMES * worth, spare)
     return min(max(worth, spare), left)
 
 

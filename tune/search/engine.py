@@ -104,7 +104,7 @@ class Engine:
     @property
     def ended_by(self) -> str:
         """What ends the search: a signal, the deadline, an error that several trials share; else its cap."""
-        hopeless = any(family.policy.hopeless for family in self.families.values())
+        hopeless = all(family.policy.hopeless for family in self.families.values())
         return self.stopping or (ENDED_BY_ERRORS if hopeless else ENDED_BY_CAP)
 
     def overdue(self) -> list[str]:

@@ -402,6 +402,46 @@ def test_a_process_in_which_a_thread_of_the_loops_is_left_serves_no_other_trial(
     assert (first != then) == (whose == "its own")
 
 
+FIT = """
+class Trainer:
+    def __init__(self, report):
+        self.report = report
+        self.go_on = threading.Event()
+    def fit(self):
+        self.report(loss=0.01, step=3)
+        self.go_on.wait()
+        self.report(loss=0.01, step=9)
+"""
+LIBRARY = """
+import sys, threading
+sys.path.append(SITE)
+import tune.loop as ration
+import trainlib
+LEFT = []
+def train(config):
+    if ration.current_lease().terms.trial == "t001":
+        LEFT.append(trainlib.Trainer(ration.report))
+        LEFT.append(threading.Thread(target=LEFT[0].fit, daemon=True))
+        LEFT[1].start()
+        while not ration.done():
+            pass
+    else:
+        LEFT[0].go_on.set()
+        LEFT[1].join()
+        ration.report(loss=5.0, step=100)
+"""
+
+
+def test_what_a_librarys_thread_of_one_trial_reports_on_the_next_ones_lease_is_not_that_ones(worker: Worker) -> None:
+    (worker.folder / "site-packages").mkdir()
+    (worker.folder / "site-packages" / "trainlib.py").write_text("import threading\n" + FIT)
+    source = LIBRARY.replace("SITE", repr(str(worker.folder / "site-packages")))
+    worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(source))
+    assert worker.ends().steps == 3
+    report = worker.goes_on("t002", steps=1000)
+    assert report.valid and report.valid.loss == 5.0
+
+
 def test_an_error_is_told_where_nothing_can_be_printed(worker: Worker) -> None:
     full = "def train(config):\n    sys.stderr = open('/dev/full', 'w', buffering=1)\n    raise ValueError\n"
     worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(full))

@@ -27,6 +27,7 @@ from tune.experiments import parallel_timing, runner
 from tune.experiments.base import ExperimentSettings, Point, Trials
 from tune.experiments.runner import (
     INTERRUPTED,
+    LATE_SECONDS,
     MOST_TIMES,
     TOO_LATE,
     PointRunner,
@@ -154,7 +155,8 @@ def test_a_point_may_take_what_those_before_it_left_and_nothing_of_those_after_i
     assert seconds <= worth or left - seconds >= others
     assert allotted(worth, 1e4, others) == MOST_TIMES * worth, "it is less than all"
     again = allotted(worth, left, others, retried=True)
-    assert again == max(seconds, min(left, left - others)), "one that had too little gets all but what is the others'"
+    assert again == max(seconds, left - others - LATE_SECONDS), "one that had too little gets all but the others' part"
+    assert allotted(worth, left, 0.0, retried=True) == left, "and all where none comes after it"
 
 
 def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

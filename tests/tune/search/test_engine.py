@@ -22,7 +22,9 @@ from tune.search.family import (  # fmt: skip
     with_start_up,
 )
 from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.successive_halving import SAME_ERRORS_TO_GIVE_UP
 from tune.store.heartbeat import GRACE_SECONDS
+from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS
 
 STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped")
 """What a trial reports that was told to stop before its first step."""
@@ -439,3 +441,17 @@ def test_a_lease_of_a_loop_has_time_for_another_report_and_a_new_ones_for_a_rare
         wanted = family.wanted(known, price, most)
         assert wanted >= with_margin(max(price, family.gap)) + LEASE_RESERVE_FACTOR * family.gap
         assert family.wanted(new, price, most) == max(wanted, min(SLOWER * family.gap, most / 2))
+
+
+@pytest.mark.parametrize("hopeless", [(False, False), (True, False), (True, True)])
+def test_a_search_is_ended_by_errors_only_where_all_its_families_gave_up(
+    tmp_path: Path, hopeless: tuple[bool, bool]
+) -> None:
+    """What one leaves over another one spends."""
+    engine = World(tmp_path, cap=60, slots=1).engine
+    assert len(engine.families) == 2
+    for family, gave_up in zip(engine.families.values(), hopeless, strict=True):
+        for trial in range(SAME_ERRORS_TO_GIVE_UP if gave_up else 0):
+            family.policy.promoted(f"{trial}", 0, 1.0)
+            family.policy.ended(f"{trial}", "error: alike")
+    assert engine.ended_by == (ENDED_BY_ERRORS if all(hopeless) else ENDED_BY_CAP)
