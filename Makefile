@@ -42,7 +42,7 @@ gpu: $(VENV)/installed-dev ## on a machine with a GPU, eight minutes each: PART=
 	$(IN)/pip install -e '.[dev,cuda]'
 	for part in $(PART); do $(IN)/python tests/cuda/run.py $$part $(if $(DATA),--data $(DATA)) || exit; done
 
-results: ## RESULTS.md, from results/*.json
+results: ## RESULTS.md and results/README.md, from results/*.json
 	$(PYTHON) results/make.py
 
 $(VENV)/bin/pip:

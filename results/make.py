@@ -1,4 +1,5 @@
-"""Makes RESULTS.md from results/*.json: `make results`. It is beside those files, as nothing else reads them.
+"""Makes RESULTS.md and results/README.md from results/*.json: `make results`. It is beside those files, as nothing else
+reads them.
 
 Standard library only: it runs before anything is installed. A file is {"title", "about", "rows"}; a row has FIELDS,
 each a text, or null where it is not known; each claim has one figure, the newest. What `make gpu` writes beside them,
@@ -10,12 +11,18 @@ import string
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-PAGE = FOLDER.parent / "RESULTS.md"
+PAGES = {
+    FOLDER.parent / "RESULTS.md": ("search", "cap", "gpu", "replay", "models"),
+    FOLDER / "README.md": ("devices", "experiments", "kernels"),
+}
+"""The files that each page shows."""
 FIELDS = ("claim", "against", "asked", "measured", "spread", "n", "commit", "machine", "date", "command")
-ORDER = ("search", "cap", "gpu", "replay", "models", "devices", "experiments", "kernels")
 SHOWN = ("claim", "measured", "asked", "against", "spread", "n")
 """Columns of the page; when and where, and the command, come after them."""
 INTRODUCTION = """# Results
+
+The search, the cap, a GPU, the replay and the models are in `RESULTS.md`; several devices for one trial, the published
+reports and the kernels in `results/README.md`.
 
 Made by `make results` from `results/*.json`: change those. How each figure came, and what failed, is in `docs/log.md`.
 Bold falls short of what was asked: {short} of {rows} rows. A letter is a machine, named at the end: compare figures of
@@ -23,9 +30,9 @@ one machine only. A day is one of the log's. An empty cell was not told. `$DATA`
 (118,964 English-Spanish pairs) and `shakespeare/input.txt` (tiny shakespeare)."""
 
 
-def files(folder: Path = FOLDER) -> dict[str, dict]:
-    """Return the files' contents by name, in the page's order."""
-    return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in ORDER}
+def files(names: tuple[str, ...]) -> dict[str, dict]:
+    """Return the files' contents by name."""
+    return {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in names}
 
 
 def line(cells: tuple[str | None, ...]) -> str:
@@ -45,7 +52,7 @@ def table(rows: list[dict], letters: dict[str, str]) -> list[str]:
 
 
 def page(of: dict[str, dict]) -> str:
-    """Return the text of RESULTS.md for these files."""
+    """Return the text of a page for these files."""
     rows = [row for file in of.values() for row in file["rows"]]
     machines = dict.fromkeys(row["machine"] for row in rows if row["machine"])
     letters = dict(zip(machines, string.ascii_uppercase, strict=False))
@@ -58,4 +65,5 @@ def page(of: dict[str, dict]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(files()), encoding="utf-8")
+    for path, names in PAGES.items():
+        path.write_text(page(files(names)), encoding="utf-8")

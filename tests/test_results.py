@@ -1,25 +1,29 @@
-"""RESULTS.md is what its JSON gives; each figure says what it is of, and names a command that is there."""
+"""The pages are what their JSON gives; each figure says what it is of, and names a command that is there."""
 
 import re
 import subprocess
 import sys
 from collections import Counter
 
-from results.make import FIELDS, PAGE, files, page
+import pytest
+
+from results.make import FIELDS, FOLDER, PAGES, files, page
 
 MOST_LINES = 200
-"""At most, of all tables together."""
+"""At most, of a page."""
 LONGEST = {"claim": 150, "measured": 90}
 """Characters: a longer one tells several figures at once."""
-ROWS = [(name, row) for name, file in files().items() for row in file["rows"]]
+ROWS = [(name, row) for names in PAGES.values() for name, file in files(names).items() for row in file["rows"]]
 
 
-def test_the_page_is_made_of_the_files():
-    assert PAGE.read_text(encoding="utf-8") == page(files()), "make results"
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_made_of_the_files_and_short(path):
+    made = page(files(PAGES[path]))
+    assert path.read_text(encoding="utf-8") == made, "make results"
+    assert len(made.splitlines()) <= MOST_LINES
 
 
-def test_the_tables_are_short():
-    assert sum(line.startswith("|") for line in page(files()).splitlines()) <= MOST_LINES
+def test_a_row_is_short():
     for _, row in ROWS:
         assert all(len(row[field]) <= most for field, most in LONGEST.items()), row
 
@@ -54,4 +58,4 @@ def test_a_row_is_shown_whole_and_a_command_once():
 
 def test_it_needs_nothing_installed():
     command = [sys.executable, "-I", "-S", "-c", "import runpy; runpy.run_path('results/make.py')"]
-    subprocess.run(command, cwd=PAGE.parent, check=True)
+    subprocess.run(command, cwd=FOLDER.parent, check=True)
