@@ -68,7 +68,7 @@ def main(descriptor: int, pipe: int) -> None:
             writing = False
             os.chdir(here)
             loop = loop or load_loop(source)
-            set_current_lease(lease, busy_threads(is_installed))
+            set_current_lease(lease, busy_threads(is_beyond_stdlib))
             lease.begins()
             run_loop(loop)
             lease.returned()
@@ -121,7 +121,7 @@ def end_forked(process: int, code: object) -> None:
     os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
 
 
-def is_installed(file: Path) -> bool:
+def is_beyond_stdlib(file: Path) -> bool:
     """Whether a file is not of the standard library: a thread that is at work for someone runs such code."""
     return not file.is_relative_to(sysconfig.get_path("stdlib")) or "site-packages" in file.parts
 

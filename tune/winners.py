@@ -120,7 +120,8 @@ def _kind(trial: sqlite3.Row) -> str:
 def _more_time(facts: Mapping[str, Any]) -> str:
     """Return what gives a search more time; '' where a signal ended it, after which it can simply go on."""
     ended = as_mapping(facts.get("ended"))
-    reason = "deadline" if ended.get("near_deadline") else ended.get("reason", ENDED_BY_CAP)
+    reason = ended.get("reason", ENDED_BY_CAP)
+    reason = "deadline" if reason == ENDED_BY_CAP and ended.get("near_deadline") else reason
     return {ENDED_BY_CAP: "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(str(reason), "")
 
 

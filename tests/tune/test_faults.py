@@ -299,6 +299,20 @@ def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
     assert line == f"nanogpt: {'no trial reached a rung: ' if reasons else ''}{told}"
 
 
+@pytest.mark.parametrize(
+    ("reason", "near", "told"),
+    [("cap", False, "a larger cap"), ("cap", True, "a later --deadline"), ("SIGINT", True, "had too little time")],
+)
+def test_more_time_is_advised_as_it_was_missing(tmp_path: Path, reason: str, near: bool, told: str) -> None:
+    """After a signal the search can simply go on, however near its deadline was."""
+    world = World(tmp_path, cap=600, slots=1)
+    row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "stopped", "reason": "price"}
+    world.journal.insert("trials", row | {"created": 0.0})
+    world.journal.note(ended={"reason": reason, "near_deadline": near, "spent": 9.0, "cap": 600.0})
+    (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
+    assert line.endswith(told)
+
+
 @pytest.mark.parametrize(("spent", "more"), [(9.0, ""), (595.0, " and a larger --budget")])
 def test_a_search_that_gave_up_is_not_over_and_says_what_it_needs(tmp_path: Path, spent: float, more: str) -> None:
     """Also if an earlier run had found something."""
