@@ -17,7 +17,7 @@ def check(settings: CheckSettings) -> int:
     if settings.json:
         print(json.dumps([{"table": name, **asdict(each)} for name in found for each in found[name]], indent=1))
     elif settings.form:
-        print(settings.written(findings_table(name, found[name]) for name in found if found[name]))
+        print(settings.render(findings_table(name, found[name]) for name in found if found[name]))
     else:
         for name in found:
             show(name, found[name])

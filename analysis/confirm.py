@@ -30,7 +30,7 @@ class Difference:
     half: float
 
     @property
-    def told(self) -> bool:
+    def excludes_zero(self) -> bool:
         """Whether the interval is on one side of zero."""
         return abs(self.nats) > self.half
 
@@ -77,7 +77,7 @@ def last_comparison_lines(study: Study, family: str) -> list[str]:
     if seconds[1] > MOST_UNEQUAL * seconds[0]:
         times = f"{seconds[1] / seconds[0]:.1f} times"
         return [f"not told apart: {one} and {other} differ by {by}; one had {times} the training seconds of the other."]
-    if not found.told:
+    if not found.excludes_zero:
         return [f"not told apart: {one} and {other} differ by {by}."]
     better, worse = (one, other) if found.nats > 0 else (other, one)
     return [f"told apart: {better} is better than {worse} by {by}."]

@@ -113,7 +113,7 @@ def optuna_trials(study: Study) -> dict[str, list[FrozenTrial]]:
     )
     rows["value"] = rows["perplexity"].astype(float)
     if metric := study.measure.metric:
-        rows["value"] = rows["loss"].astype(float).map(metric.own)
+        rows["value"] = rows["loss"].astype(float).map(metric.to_reported)
         reports["value"] = [json.loads(numbers).get(metric.name) for numbers in reports["numbers"]]
         reports = reports.dropna(subset="value")
     looks = {str(trial): group for trial, group in reports.groupby("trial")}

@@ -57,7 +57,7 @@ def plot(settings: PlotSettings) -> int:
     here = settings.out or Path()
     if settings.what in FAMILY_PICTURES:
         results = Results(studies=open_studies(settings.studies))
-        if settings.what == "front" and results.measure.own:
+        if settings.what == "front" and results.measure.is_loop_metric:
             rule = f"goes by {results.measure.name}: no size is known of it, so it has no front; draw curves or effects"
             raise UserError(f"study: a training loop of your own {rule}")
         named = families(results, settings.family)
@@ -115,7 +115,7 @@ def compare(first: Study, second: Study, settings: PlotSettings) -> None:
     found = [Table(title=f"{first.name} and {second.name}", columns=names, rows=list(comparison_rows(*studies)))]
     found += trainings(first, second)
     if settings.form:
-        print(settings.written(found))
+        print(settings.render(found))
         return
     for each in found:
         tables.draw(console, each)

@@ -116,9 +116,9 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
     results, spent, measure = Results(studies=[study]), spending(study), study.measure
     ranked = ranking(results)
     names = ranked["family"].unique()
-    left_out = NOT_FOR_EXPERIMENTS if study.work else NOT_FOR_LOOPS if measure.own else ()
+    left_out = NOT_FOR_EXPERIMENTS if study.work else NOT_FOR_LOOPS if measure.is_loop_metric else ()
     budget = [drawn(draw, study) for draw in BUDGET_PICTURES if draw not in left_out]
-    of_each = LOOP_PICTURES if measure.own else FAMILY_PICTURES
+    of_each = LOOP_PICTURES if measure.is_loop_metric else FAMILY_PICTURES
     of_work = [drawn(draw, study) for draw in PICTURES.get(study.work, ())]
     pictures = {family: of_work or [drawn(draw, results, family) for draw in of_each] for family in names}
     return {
@@ -144,7 +144,7 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
             for _, group in ranked.groupby("group", sort=False)
         ],
         "rank": script_command("analysis/rank.py"),
-        "stability": None if measure.own or study.work else stability_rows(study),
+        "stability": None if measure.is_loop_metric or study.work else stability_rows(study),
         "about_stability": ABOUT,
         "command": command(study), "ran_on": ran_on(study),
         "base64": lambda text: base64.b64encode(text.encode()).decode(),
@@ -172,9 +172,9 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
     anew = results.trials.loc[results.trials["anew"] & (results.trials["trial"] != best["trial"]), "trial"]
     once = pool[~pool["trial"].isin(anew)]
     others = once[(once["group"] == best["group"]) & (once["trial"] != best["trial"])]
-    lead, why, shown = (_of_a_loop if measure.own else _of_a_family)(results, pool, best, others, len(once))
+    lead, why, shown = (_of_a_loop if measure.is_loop_metric else _of_a_family)(results, pool, best, others, len(once))
     why += f" Left out: {len(pool) - len(once)} trainings anew, with other seeds." if len(once) < len(pool) else ""
-    if measure.own:
+    if measure.is_loop_metric:
         held = "the cap held" if spent.spent <= spent.cap else "the cap was exceeded"
         lead = f"{lead}; {held}: {tables.duration(spent.spent)} of {tables.duration(spent.cap)} were spent"
     told = answer_lines(results, pool)[1:]
@@ -196,7 +196,7 @@ def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd
         why = f"{why}; the next, {second['trial']}, has {tables.number(second[measure.column])}"
     shown = {
         head_of(measure): value,
-        **{head: tables.reported(best[name]) for name, head in results.told.items()},
+        **{head: tables.reported(best[name]) for name, head in results.last_reported.items()},
         "steps": f"{best['steps']:,.0f}",
         "training time": tables.duration(best["training_seconds"]),
         "device time": tables.duration(best["device_seconds"]),
@@ -243,7 +243,7 @@ def spending_table(spent: Spending) -> pd.DataFrame:
 
 def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
     """Return what other caps are expected to buy, as the search wrote it at its end, or why that is not known."""
-    if study.measure.own or "experiment" in study.facts:
+    if study.measure.is_loop_metric or "experiment" in study.facts:
         return {"prospects": None, "at_a_constant_rate": False}
     told = study.facts.get("prospects", {}).get(family)
     if told is None or told["why"]:
@@ -287,7 +287,7 @@ def command(study: Study) -> str:
     of, settings = study.facts.get("experiment"), study.facts.get("settings", {})
     if of:
         return shlex.join([*shlex.split(script_command("tune/experiment.py")), str(of), *typed_again(settings, of)])
-    own = {name: value for name, value in settings.items() if not study.measure.own or name != "families"}
+    own = {name: value for name, value in settings.items() if not study.measure.is_loop_metric or name != "families"}
     return shlex.join([*shlex.split(script_command("tune/run.py")), *flag_words(own)])
 
 

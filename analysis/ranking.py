@@ -64,7 +64,7 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
     """
     reached, measure = results.reached, results.measure
     last = reached.drop_duplicates(TRIAL_COLUMNS, keep="last")
-    told = [measure.column, *results.told]
+    told = [measure.column, *results.last_reported]
     curved = reached[reached["efficiency"].notna()].drop_duplicates(TRIAL_COLUMNS, keep="last")
     curved = curved.assign(efficiency_at=curved["level"])
     table = results.trials.merge(
@@ -73,15 +73,19 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
     table = table.merge(curved[[*TRIAL_COLUMNS, *EFFICIENCY_COLUMNS, "efficiency_at"]], on=TRIAL_COLUMNS, how="left")
     table[["front", "final", "on_whole"]] = table[["front", "final", "on_whole"]].eq(True)
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)
-    columns = [*told, *OWN_COLUMNS, "state", "reason", "sha256", "judged_context", "final"] if measure.own else COLUMNS
-    order = (measure.column, measure.low_first) if measure.own else ORDERS[by]
+    columns = (
+        [*told, *OWN_COLUMNS, "state", "reason", "sha256", "judged_context", "final"]
+        if measure.is_loop_metric
+        else COLUMNS
+    )
+    order = (measure.column, measure.low_first) if measure.is_loop_metric else ORDERS[by]
     return _ordered(table, measure, *order)[[*FIRST, *results.dimensions, *columns, "group"]]
 
 
 def _levels(table: pd.DataFrame, section: pd.Series, measure: Measure) -> pd.DataFrame:
     """Return keys that sort rows by text, section and level, the furthest first, as tune.store.queries does for one
     study."""
-    rung = (section == "rung") & (not measure.own)  # a loop counts by its best, whichever rung it was at
+    rung = (section == "rung") & (not measure.is_loop_metric)  # a loop counts by its best, whichever rung it was at
     return pd.DataFrame(
         {
             "pool": table.groupby(POOL_COLUMNS, sort=False, dropna=False).ngroup(),
@@ -99,7 +103,7 @@ def _ordered(table: pd.DataFrame, measure: Measure, column: str, low_first: bool
     keys = _levels(table, table["section"], measure)
     groups = keys.groupby(list(keys), sort=False, dropna=False).ngroup()
     keys["by"] = table[column] if low_first else -table[column]
-    keys["best"] = measure.worth(table[measure.column])
+    keys["best"] = measure.as_losses(table[measure.column])
     order = keys.sort_values(list(keys), kind="stable", na_position="last").index
     table = table.loc[order].assign(
         place=groups.loc[order].groupby(groups.loc[order]).cumcount() + 1, group=groups.loc[order]
@@ -202,7 +206,7 @@ def rank(settings: RankSettings) -> int:
     elif settings.form:
         groups = (group for _, group in shown.groupby("group", sort=False))
         made = (tables.as_text(section_title(each, results), section_table(results, each)) for each in groups)
-        print(settings.written(made))
+        print(settings.render(made))
     else:
         show(tables.console(), results, table, shown, by=settings.by, top=settings.top or len(table))
     return 0
@@ -228,7 +232,7 @@ def select(table: pd.DataFrame, condition: str) -> pd.DataFrame:
 
 def check(settings: RankSettings, measure: Measure) -> None:
     """Check the flags. UserError: one asks for sizes or perplexities, which a user's loop does not have."""
-    for name in OF_FAMILIES if measure.own else ():
+    for name in OF_FAMILIES if measure.is_loop_metric else ():
         if getattr(settings, name) != getattr(RankSettings, name):
             rule = f"is of sizes and perplexities, and a training loop of your own goes by {measure.name}: leave it out"
             raise invalid(name, f"{settings.by!r}: {rule}" if name == "by" else rule)
@@ -236,7 +240,7 @@ def check(settings: RankSettings, measure: Measure) -> None:
 
 def records(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """Return the rows as programs read them: integers as such, unknown values empty."""
-    shown = table.drop(columns=["group", "final", *(OF_TEXTS if measure.own else [])])
+    shown = table.drop(columns=["group", "final", *(OF_TEXTS if measure.is_loop_metric else [])])
     return shown.astype({name: "Int64" for name in WHOLE if name in shown})
 
 
@@ -244,7 +248,7 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
     """Print the sections, then for each family and text the winner and the three answers."""
     for _, group in shown.groupby("group", sort=False):
         rows = section_table(results, group.head(top))
-        head = head_of(results.measure) if results.measure.own else HEADS[by]
+        head = head_of(results.measure) if results.measure.is_loop_metric else HEADS[by]
         shown_rows = tables.as_text(section_title(group, results), rows)
         tables.draw(console, shown_rows, first=[*KEPT, head, *NEXT], more=MORE)
         if left := len(group) - min(top, len(group)):
@@ -258,7 +262,7 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
         if (how := ending(study)) != ENDING_TEXTS[ENDED_BY_CAP]:
             console.print(f"{study.name} {how}.", soft_wrap=True)
     within = f"the furthest level first; in each {REWARDS.get(by, f'{by}, low first')}"
-    console.print(f"Order: {by_metric(results.measure) if results.measure.own else within}.", soft_wrap=True)
+    console.print(f"Order: {by_metric(results.measure) if results.measure.is_loop_metric else within}.", soft_wrap=True)
     for _, pool in table[table["family"].isin(shown["family"])].groupby(POOL_COLUMNS, sort=False, dropna=False):
         for line in answer_lines(results, pool):
             console.print(line, soft_wrap=True)
@@ -271,7 +275,7 @@ def by_metric(measure: Measure) -> str:
 
 def head_of(measure: Measure) -> str:
     """Return the heading of the column with a trial's best."""
-    return f"best {measure.name}" if measure.own else measure.name
+    return f"best {measure.name}" if measure.is_loop_metric else measure.name
 
 
 def section_title(group: pd.DataFrame, results: Results) -> str:
@@ -284,7 +288,7 @@ def section_title(group: pd.DataFrame, results: Results) -> str:
     several = results.trials.groupby("family")["judged_context"].nunique()[first["family"]] > 1
     window = f", context of {first['judged_context']:,.0f}" if several and not pd.isna(first["judged_context"]) else ""
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({tables.duration(first['rung_seconds'])} of training)"
-    if measure.own and first["section"] == "rung":
+    if measure.is_loop_metric and first["section"] == "rung":
         return f"{first['family']}{text}: by {by_metric(measure)}"
     level = {
         "decayed": "after the decay",
@@ -293,7 +297,7 @@ def section_title(group: pd.DataFrame, results: Results) -> str:
         "failed": "failed or diverged",
     }[first["section"]]
     own = "each with its own context" if "context" in group and group["context"].notna().any() else ""
-    measured = ", ".join(filter(None, (level, "" if measure.own else measured_text(first), own)))
+    measured = ", ".join(filter(None, (level, "" if measure.is_loop_metric else measured_text(first), own)))
     return f"{first['family']}{text}{vocabulary}{window}: {measured}"
 
 
@@ -302,7 +306,7 @@ Columns = dict[str, Sequence[str] | pd.Series]
 
 def section_table(results: Results, group: pd.DataFrame) -> pd.DataFrame:
     """Return the rows as people read them, with the columns that this section has."""
-    own = results.measure.own
+    own = results.measure.is_loop_metric
     measured = _of_a_loop(results, group) if own else _of_a_family(group)
     memory: Columns = {} if own else {"memory": group["memory_bytes"].map(tables.memory)}
     shown = pd.DataFrame(
@@ -327,7 +331,7 @@ def section_table(results: Results, group: pd.DataFrame) -> pd.DataFrame:
 
 def _of_a_loop(results: Results, group: pd.DataFrame) -> Columns:
     """Return the columns of a user's loop: the best of each trial, what else it reported last, and its steps."""
-    told = {head: group[name].map(tables.reported) for name, head in results.told.items()}
+    told = {head: group[name].map(tables.reported) for name, head in results.last_reported.items()}
     steps = group["steps"].map(lambda value: tables.EMPTY_CELL if pd.isna(value) else f"{value:,.0f}")
     return {head_of(results.measure): group[results.measure.column].map(tables.number), **told, "steps": steps}
 
@@ -368,7 +372,7 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     """Return lines on one family and text: the winner; the three answers, all at one level, which may be an earlier
     one; and the last comparison."""
     family, measure = pool["family"].iloc[0], results.measure
-    found, best = None if measure.own else answers(results, pool), winner(results, pool)
+    found, best = None if measure.is_loop_metric else answers(results, pool), winner(results, pool)
     if best is None:
         return [f"{family}: {unranked_reason(results)}"]
 

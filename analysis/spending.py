@@ -58,7 +58,7 @@ class Spending:
         return float(self.table.to_numpy().sum())
 
     @property
-    def by(self) -> dict[str, float]:
+    def by_kind(self) -> dict[str, float]:
         return {what: float(self.table[what].sum()) for what in CHARGE_KINDS}
 
     @property
@@ -66,7 +66,7 @@ class Spending:
         """As text: spent 7h58m12s of 8h00m00s (99.6 %), 96.1 % of it in optimizer steps, 19.93 at 2.50 a
         device-hour"""
         spent, cap = tables.duration(self.spent), tables.duration(self.cap)
-        steps = tables.share(self.by["steps"], self.spent)
+        steps = tables.share(self.by_kind["steps"], self.spent)
         beside = f"{money_text(self.spent, self.price)}{energy_text(self.joules)}"
         of_cap = f"{spent} of {cap} ({tables.share(self.spent, self.cap)})"
         return f"spent {of_cap}, {steps} of it in optimizer steps{beside}"
@@ -154,13 +154,18 @@ def spend(settings: SpendSettings) -> int:
     study = open_study(settings.study or newest_study(RUNS))
     found = spending(study)
     if settings.json:
-        figures = {"cap": found.cap, "spent": found.spent, "in_steps": found.by["steps"], "idle": found.by["idle"]}
+        figures = {
+            "cap": found.cap,
+            "spent": found.spent,
+            "in_steps": found.by_kind["steps"],
+            "idle": found.by_kind["idle"],
+        }
         figures["past_best"] = sum(found.past_best)
         beside = {"price_per_hour": found.price, ENERGY: found.joules}
-        whole = {"by": found.by, "by_family": found.table.to_dict(orient="index"), "overhead": found.overhead}
+        whole = {"by": found.by_kind, "by_family": found.table.to_dict(orient="index"), "overhead": found.overhead}
         print(json.dumps(figures | beside | whole, indent=1))
     elif settings.form:
-        print(settings.written([tables.as_text(study.name, rows_of(found), found.summary)]))
+        print(settings.render([tables.as_text(study.name, rows_of(found), found.summary)]))
     else:
         show(study, found)
     return 0

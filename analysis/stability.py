@@ -103,7 +103,7 @@ def show_stability(study: Study, settings: RankSettings) -> int:
         print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
         return 0
     if settings.form:
-        print(settings.written([tables.as_text(title, stability_table(found), ABOUT)]))
+        print(settings.render([tables.as_text(title, stability_table(found), ABOUT)]))
         return 0
     console = tables.console()
     if not found["trials"].any():

@@ -54,7 +54,7 @@ class Measure:
     metric: Metric | None
 
     @property
-    def own(self) -> bool:
+    def is_loop_metric(self) -> bool:
         """Whether it is the metric of a user's loop, of which no sizes are known."""
         return self.metric is not None
 
@@ -85,13 +85,13 @@ class Measure:
         """Return values of which differences and means make sense: log perplexity, or a metric as it is."""
         return np.log(values) if self.metric is None else values
 
-    def worth(self, values: pd.Series) -> pd.Series:
+    def as_losses(self, values: pd.Series) -> pd.Series:
         """Return the scaled values with low as good."""
         return self.scaled(values) if self.low_first else -values
 
     def best(self, table: pd.DataFrame) -> pd.Series:
         """Return the best row."""
-        return table.loc[self.worth(table[self.column]).idxmin()]
+        return table.loc[self.as_losses(table[self.column]).idxmin()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class Study:
     def corpus(self, family: str) -> dict[str, Any]:
         """Return name, sha256, builtin and vocabulary of a family's text, as far as they were written; for a user's
         loop name and sha256 are the name of its file."""
-        if self.measure.own and family == LOOP:
+        if self.measure.is_loop_metric and family == LOOP:
             name = Path(str(self.facts["settings"].get("train", ""))).name
             return {"name": name, "sha256": name}
         return self.facts.get("corpora", {}).get(family, {})
@@ -358,7 +358,7 @@ def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
     table["rung_seconds"] = np.array(seconds, dtype=float)
     if metric := study.measure.metric:
         told = reported_columns(table["numbers"], metric, dimensions)
-        table = table.assign(**{study.measure.column: table["loss"].astype(float).map(metric.own)}).join(told)
+        table = table.assign(**{study.measure.column: table["loss"].astype(float).map(metric.to_reported)}).join(told)
     return table.drop(columns=["family", "loss", "numbers"])
 
 
@@ -391,7 +391,7 @@ class Results:
         return next(iter(found))
 
     @cached_property
-    def told(self) -> dict[str, str]:
+    def last_reported(self) -> dict[str, str]:
         """Columns of `reached` that a user's loop reported last, with their headings; its best may be of another
         report."""
         known = {*RESERVED_NAMES, *self.dimensions, self.measure.column}
@@ -405,7 +405,7 @@ class Results:
         for study in self.studies:
             text = str(study.facts.get("settings", {}).get("space", ""))
             with suppress(UserError):  # in a stranger's study this may be anything
-                space = parse_space(text) if study.measure.own and text.startswith("{") else {}
+                space = parse_space(text) if study.measure.is_loop_metric and text.startswith("{") else {}
                 for name, each in space.items():
                     if each.count > SIDE_BY_SIDE and not each.values:
                         found |= {name: each.log, f"config_{name}": each.log}
@@ -418,7 +418,7 @@ class Results:
             config_columns(each.read("SELECT config FROM trials")["config"], each.measure.metric)
             for each in self.studies
         )
-        known = () if all(each.measure.own for each in self.studies) else DIMENSIONS
+        known = () if all(each.measure.is_loop_metric for each in self.studies) else DIMENSIONS
         return list(dict.fromkeys([*known, *(name for config in configs for name in config)]))
 
     @cached_property
@@ -444,7 +444,9 @@ class Results:
         table = found.assign(
             device=found["device"].mask(found["final"]), front=False, **dict.fromkeys(EFFICIENCY_COLUMNS, float("nan"))
         )
-        for _, group in () if self.measure.own else table.groupby([*POOL_COLUMNS, *LEVEL_COLUMNS], dropna=False):
+        for _, group in (
+            () if self.measure.is_loop_metric else table.groupby([*POOL_COLUMNS, *LEVEL_COLUMNS], dropna=False)
+        ):
             curved = group[~group["anew"]]
             size, perplexity = (group[column].to_numpy(float) for column in ("parameters", "perplexity"))
             table.loc[group.index, "front"] = sizes.front(size, perplexity)
@@ -452,12 +454,12 @@ class Results:
             table.loc[curved.index, EFFICIENCY_COLUMNS] = sizes.efficiency(size, perplexity)
         return table.sort_values("place", ascending=False, kind="stable")
 
-    def of(self, family: str) -> pd.DataFrame:
+    def of_family(self, family: str) -> pd.DataFrame:
         """Return `reached` of one family, the furthest last. UserError: there is none, or it is of several texts."""
         table = self.reached[self.reached["family"] == family]
         if table["anew"].all():
             raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
         if len(table.drop_duplicates(POOL_COLUMNS)) > 1:
-            what = "loops" if self.measure.own else "perplexities of several texts, vocabularies or contexts"
+            what = "loops" if self.measure.is_loop_metric else "perplexities of several texts, vocabularies or contexts"
             raise UserError(f"study: {what} do not compare; name one study")
         return table

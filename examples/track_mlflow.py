@@ -16,7 +16,7 @@ class MLflow(Listener):
         self.client, self.runs = MlflowClient(), {}
         self.experiment = None
 
-    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+    def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         """Log a decision (start, promote, finish, pause, stop and others) with its reason."""
         if trial is None:  # a decision on a slot
             return
@@ -32,7 +32,7 @@ class MLflow(Listener):
                 self.client.log_param(self.runs[trial], name, value)
         self.client.set_tag(self.runs[trial], "decision", f"{action}: {reason}")
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         """Log losses and speed at one moment."""
         told = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
         if report.valid is not None:
@@ -41,7 +41,7 @@ class MLflow(Listener):
             if value is not None:
                 self.client.log_metric(self.runs[trial], name, value, step=report.steps)
 
-    def closed(self, engine: Engine) -> None:
+    def on_close(self, engine: Engine) -> None:
         """Close the runs, those of failed trials as failed: no trial runs any more."""
         journal = engine.accounting.journal
         failed = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'failed'")}

@@ -15,7 +15,7 @@ class Wandb(Listener):
 
         self.wandb, self.project, self.runs = wandb, project, {}
 
-    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+    def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         """Log a decision (start, promote, finish, pause, stop and others) with its reason."""
         if trial is None:  # a decision on a slot
             return
@@ -28,14 +28,14 @@ class Wandb(Listener):
             )  # fmt: skip
         self.runs[trial].summary["decision"] = f"{action}: {reason}"
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         """Log losses and speed at one moment."""
         told = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
         if report.valid is not None:
             told |= {"valid_loss": report.valid.loss, "perplexity": report.valid.perplexity}
         self.runs[trial].log({name: value for name, value in told.items() if value is not None}, step=report.steps)
 
-    def closed(self, engine: Engine) -> None:
+    def on_close(self, engine: Engine) -> None:
         """Close the runs, those of failed trials as failed: no trial runs any more."""
         journal = engine.accounting.journal
         failed = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'failed'")}

@@ -113,7 +113,7 @@ def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
     if settings.json:
         print(json.dumps(kept, indent=1))
     elif settings.form:
-        print(settings.written([*made, *found]))
+        print(settings.render([*made, *found]))
     else:
         for table in found:
             show(table)

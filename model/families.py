@@ -80,12 +80,12 @@ class Family:
         self, config: Config, data: Data, split: str, tokens: int | None, device: torch.device | str
     ) -> Iterator[Batch]:
         """Yield the batches of a split, or of a fixed part of it with about so many target tokens."""
-        return (batch.to(device) for batch in self._some(config, data, split, tokens))
+        return (batch.to(device) for batch in self._some_batches(config, data, split, tokens))
 
     def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
         """Return the target tokens of these evaluation batches, and how many characters and words such a share of the
         split spells; none for data without text."""
-        counted = sum(batch.tokens for batch in self._some(config, data, split, tokens))
+        counted = sum(batch.tokens for batch in self._some_batches(config, data, split, tokens))
         if isinstance(data, OwnData):  # which spells nothing
             return Span(counted, 0, 0)
         every = _spelled(data, split)
@@ -131,7 +131,7 @@ class Family:
         """Return the power of two that cuts a batch into single rows."""
         return 1 << (len(self.batches(config, data, "train")[0].targets) - 1).bit_length()
 
-    def _some(self, config: Config, data: Data, split: str, tokens: int | None) -> list[Batch]:
+    def _some_batches(self, config: Config, data: Data, split: str, tokens: int | None) -> list[Batch]:
         """Return all batches of a split, or as many, spread over it, as have about so many tokens."""
         every = self.batches(config, data, split)
         count = len(every) if tokens is None else round(tokens / sum(batch.tokens for batch in every) * len(every))

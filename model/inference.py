@@ -148,7 +148,7 @@ def samples(
 def spread_pairs(split: PairSplit, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the tokens of so many pairs, evenly spread over a split: source, and target without its bos and eos."""
     for pair in np.linspace(0, len(split) - 1, count).astype(int):
-        yield split.source.of(pair), split.target.of(pair)[1:-1]
+        yield split.source.tokens_of(pair), split.target.tokens_of(pair)[1:-1]
 
 
 def _text(data: TextData | OwnData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

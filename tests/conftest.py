@@ -82,7 +82,7 @@ SLOW = {
     *("test_tensorboard", "test_report", "test_figures", "test_entries", "test_large_batch", "test_cuda_path"),
     *("test_classifier", "test_registry", "test_experiment_figures", "test_disk_faults"),
     *("test_recipe", "test_curves", "test_ways_to_learn"),
-    *("test_loop_trial", "test_first_trial", "test_loop_report", "test_asked_space", "test_past_best", "test_slurm"),
+    *("test_loop_trial", "test_first_trial", "test_loop_report", "test_typed_space", "test_past_best", "test_slurm"),
     *("test_kernels_command", "test_loader", "test_machine_peaks", "test_cuda_graph"),
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""

@@ -175,7 +175,7 @@ def test_scaling_is_of_the_winner_of_a_search_of_it_whose_file_alone_is_named(
     monkeypatch.delitem(load._LOADED, FILE)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     world = World(tmp_path, cap=600, slots=2, shares={"classifier": 1.0})
-    world.journal.note(settings={"budget": "10m", "seed": 7}, families={"classifier": 1.0})
+    world.journal.write_facts(settings={"budget": "10m", "seed": 7}, families={"classifier": 1.0})
     world.run()
     world.journal.update("trials", winners(world.journal)["classifier"].trial, {"config": '{"width": 32, "blocks": 1}'})
     of = {"name": "scaling", "of": str(tmp_path), "load": str(FILE), "budget": "2h", "devices": "1"}

@@ -129,7 +129,7 @@ def test_a_tracker_has_each_trial_with_its_configuration_its_losses_and_whether_
         world.run(reports)
         if reports > 5:
             world.engine.end(failed := next(iter(world.engine.trials)), "error: planted")
-        listener.closed(world.engine)
+        listener.on_close(world.engine)
     assert sorted(tracker.over) == sorted(world.engine.trials) == sorted(tracker.logged)
     assert [trial for trial, ends_failed in tracker.over.items() if ends_failed] == [failed]
     for trial, record in world.engine.trials.items():

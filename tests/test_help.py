@@ -64,7 +64,7 @@ def test_a_missing_file_and_a_study_that_is_over(repository: Path, tmp_path: Pat
             "trials", {"trial": "t1", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0.0}
         )
         journal.insert("reports", {"trial": "t1", "at": 1.0, "rung": 0, "valid_loss": 1.0})
-        journal.note(ended={"reason": "cap", "spent": 3598.04, "cap": 3600.0})
+        journal.write_facts(ended={"reason": "cap", "spent": 3598.04, "cap": 3600.0})
     refused, over = told(
         str(repository / "tune" / "run.py"), tmp_path,
         ["--budget", "8h", "--address", "127.0.0.1:1", "--text-corpus", "/no", "--out", "new"],

@@ -53,7 +53,7 @@ class Expression:
         called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
         return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
 
-    def of(self, columns: Columns) -> list[float | None]:
+    def evaluate(self, columns: Columns) -> list[float | None]:
         """Return its value in each row; None where a figure is missing or it has none. UserError: no such column."""
         tree = ast.parse(self.text, mode="eval").body
         if unknown := sorted(self.names - columns.keys()):

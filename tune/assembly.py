@@ -37,14 +37,14 @@ trials that share a machine take longer for one."""
 
 
 def make_engine(
-    context: SearchContext, journal: Journal, listeners: list[Listener], *, there: Callable[[], int] | None = None,
-    now: Callable[[], float] = time.monotonic, elapsed: float | None = None,
+    context: SearchContext, journal: Journal, listeners: list[Listener], *,
+    slots_there: Callable[[], int] | None = None, now: Callable[[], float] = time.monotonic,
+    elapsed: float | None = None,
 ) -> Engine:  # fmt: skip
     """Return the search engine with its ledger and families, on a clock that goes on where the journal ends.
 
-    there: returns how many slots there are just now, where some may be lost; now: the clock in seconds that drives the
-    engine's; elapsed: seconds since the study began, whether or not it ran (None: by the real clock).
-    """
+    slots_there: returns how many slots there are just now, where some may be lost; now: the clock in seconds that
+    drives the engine's; elapsed: seconds since the study began, whether or not it ran (None: by the real clock)."""
     charge_probe(journal, context.probed)
     settings, begun, before, terms = context.settings, now(), last_moment(journal), agreed_terms(journal)
     age = age_of(journal, time.monotonic() - context.begun) if elapsed is None else elapsed
@@ -58,8 +58,8 @@ def make_engine(
     ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=context.devices.share)
     accounting = Accounting(journal, ledger, clock)
     engine = Engine(
-        accounting=accounting, slots=context.devices.slots, there=there, wall_left=wall_left, listeners=listeners,
-        within=math.inf if context.listed else wall_clock_limit(settings, context.devices),
+        accounting=accounting, slots=context.devices.slots, slots_there=slots_there, wall_left=wall_left,
+        listeners=listeners, within=math.inf if context.listed else wall_clock_limit(settings, context.devices),
     )  # fmt: skip
     first = terms[0].seconds if terms else settings.budget
     by_now = settings.budget - spent_beside(journal)
@@ -73,8 +73,8 @@ def make_engine(
             continue
         engine.families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
     if not terms:
-        engine.agree(make_terms(context, engine))
-    journal.note(
+        engine.apply_terms(make_terms(context, engine))
+    journal.write_facts(
         rung_seconds={
             name: [family.policy.rung_seconds(rung) for rung in range(12)]
             for name, family in engine.families.items()
@@ -113,7 +113,7 @@ def make_family(
     if context.loop is not None:
         return make_loop_family(context, first, by_now, price_of, ladder)
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
-    learned, whole = context.learned.get(name, WarmStart()), space.whole
+    learned, whole = context.learned.get(name, WarmStart()), space.unrestricted
     speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
     walls = wall_clock_limit(settings, context.devices), settings.deadline or math.inf
     seconds, share = settings.families[name] * first, context.devices.share
@@ -127,7 +127,7 @@ def make_family(
     suggestions = Suggester(
         space, seed=settings.seed, search=settings.search,
         prior=prior_of(recipe, space.default(), name, context.data[name].training_tokens),
-        outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.standings.addition),
+        outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.standings.front_addition),
         first=learned.first, asked=first_configs(settings, space),
         alike=("dropout",) if recipe.dropout_after else (),
     )  # fmt: skip
@@ -197,12 +197,12 @@ def make_trial_environment(context: SearchContext, engine: Engine) -> TrialEnvir
         for name, family in engine.families.items()
         if context.loop is None
     }
-    engine.accounting.journal.note(evaluation_tokens=tokens)
+    engine.accounting.journal.write_facts(evaluation_tokens=tokens)
     here = kind == "cpu" and settings.address is None and context.loop is None
     return TrialEnvironment(
         folder=study, device=kind, threads=context.devices.threads, seed=settings.seed, evaluation_tokens=tokens,
         recipes={name: each.at for name, each in context.recipes.items()},
-        report_every=settings.report_every, driver=heartbeat.Driver.here(),
+        report_every=settings.report_every, driver=heartbeat.Driver.this_process(),
         memory_limit=context.trial_memory_limit, listed=context.listed is not None,
         processor=processor_facts() if here else {},
     )  # fmt: skip
@@ -214,5 +214,5 @@ def age_of(journal: Journal, ago: float) -> float:
     created = journal.facts().get("created")
     if isinstance(created, int | float):
         return max(0.0, time.time() - created)
-    journal.note(created=time.time() - ago)
+    journal.write_facts(created=time.time() - ago)
     return ago

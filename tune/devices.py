@@ -83,7 +83,7 @@ class Devices:
         return self.count if self.kind == "cuda" else 0
 
     @property
-    def needs(self) -> dict[str, float]:
+    def ray_resources(self) -> dict[str, float]:
         """Return what a trial asks Ray for, rounded down to RAYS_UNIT, so that all that share a GPU fit."""
         gpu = {"GPU": math.floor(RAYS_UNIT / self.trials_each) / RAYS_UNIT}
         return {"CPU": self.cores_each} | (gpu if self.kind == "cuda" else {})
@@ -95,7 +95,7 @@ class Devices:
             return self.memory_bytes
         return max(0, self.memory_bytes // self.trials_each - BESIDE_BYTES)
 
-    def shared(self, settings: Settings, needed: float) -> "Devices":
+    def with_sharing(self, settings: Settings, needed: float) -> "Devices":
         """Return the devices with as many trials on each GPU as the settings ask for; for auto as many as fit if each
         takes `needed` bytes, those of the largest default trial.
 

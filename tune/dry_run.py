@@ -248,7 +248,7 @@ def _measure(context: SearchContext, name: str, speeds: Speeds) -> list[tuple[Ma
     cap = context.settings.budget
     family = make_family(context, name, cap, cap, lambda trial, rung: 0.0)
     begun = (f"t{number + 1:03d}" for number in range(SIZED))
-    suggested = [family.suggestions.suggest(trial) for trial in begun if family.suggestions.more]
+    suggested = [family.suggestions.suggest(trial) for trial in begun if family.suggestions.has_more]
     configs = [config for config in suggested if family.memory.refusal(config) is None]
     configs = configs or [min(context.spaces[name].configs(), key=family.memory.smallest)]
     chosen = sorted([min(configs, key=speeds.flops), configs[0], max(configs, key=speeds.flops)], key=speeds.flops)

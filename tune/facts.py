@@ -63,7 +63,7 @@ def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
     """Write the facts to study.json, and to the journal for analysis. A resumed study keeps its time of creation."""
     facts = {**facts, "created": journal.facts().get("created", facts["created"])}
     write_facts(facts, journal.folder)
-    journal.note(**facts)
+    journal.write_facts(**facts)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def record_overhead(journal: Journal, tensorboard: TensorBoard) -> Iterator[None
     before = {name: watch.seconds for name, watch in watches.items()}
     with watches["search"]:
         yield
-    journal.note(overhead={name: watch.seconds - before[name] for name, watch in watches.items()})
+    journal.write_facts(overhead={name: watch.seconds - before[name] for name, watch in watches.items()})
 
 
 def git_commit() -> str | None:

@@ -65,7 +65,7 @@ class Loop:
     life: float | None = None
     fixed: Mapping[str, Value] = field(default_factory=dict)
 
-    def told(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, str]:
         """Return what its process is told of it, JSON-able."""
         if self.pickled is not None:
             return {"pickled": base64.b64encode(self.pickled).decode()}

@@ -58,7 +58,7 @@ def config(**defaults: Any) -> dict[str, Any]:
         return defaults
     if unknown := [name for name in _lease.terms.config if name not in defaults]:
         raise ValueError(f"config: the space varies {unknown[0]!r}, which has no default here: write {unknown[0]}=...")
-    _lease.begins()
+    _lease.end_setup()
     return {**defaults, **_lease.terms.config}
 
 
@@ -66,13 +66,13 @@ def checkpoint() -> Path | None:
     """Return the folder that `save` filled last, from which this trial goes on; None where it begins."""
     if _lease is None:
         return None
-    _lease.begins()
+    _lease.end_setup()
     return _lease.checkpoint
 
 
 def done() -> bool:
     """Whether to end now: the lease is over, or the goal is reached. What was saved last is kept."""
-    return _lease is not None and (threading.current_thread() in _left_over or _lease.done())
+    return _lease is not None and (threading.current_thread() in _left_over or _lease.is_over())
 
 
 def report(*, step: int | None = None, save: Save | None = None, **numbers: Any) -> None:
@@ -141,15 +141,15 @@ class Lease:
         self._gap, self._best = known.gap, known.best
         self._loss, self._numbers = known.loss, known.numbers
 
-    def begins(self) -> None:
+    def end_setup(self) -> None:
         """End the setup here, unless training has begun: the seconds until now are those of the start."""
         if not self._begun:
             self._since = self._clock()
             self._seconds["start"] = self._since - self._began
 
-    def done(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the lease is over; from here on time counts as training."""
-        self.begins()
+        self.end_setup()
         self._begun = True
         return self.over
 
@@ -159,7 +159,7 @@ class Lease:
         if self.over:
             raise StopLoop
         now, loss = self._clock(), self._metric(numbers)
-        self._advance(step)
+        self._count_steps(step)
         self._begun, between = True, now - self._since
         self._gap, self._training = max(self._gap, between), self._training + between
         self._seconds["steps"] += between
@@ -169,15 +169,15 @@ class Lease:
         known = {name: number(value) for name, value in numbers.items()}
         self._numbers = {name: value for name, value in known.items() if value is not None and math.isfinite(value)}
         self._offers_few = self._offers_few or save is None
-        ended = self._ends(now, loss)
+        ended = self._end_reason(now, loss)
         if save is not None and sound and (always or ended is not None or self._is_worth_saving(improved)):
             self._save(save)
         else:
             self._unsaved = save
-        self._tell(now, ended)
+        self._send_report(now, ended)
         self._since = self._clock()
 
-    def returned(self) -> None:
+    def on_return(self) -> None:
         """Tell the worker that the loop ended by itself. ValueError: it never reported."""
         if self.over:
             return
@@ -192,7 +192,7 @@ class Lease:
                     raise
                 traceback.print_exc()
                 self.saving = False
-        self._tell(self._clock(), "returned")
+        self._send_report(self._clock(), "returned")
 
     def _metric(self, numbers: Mapping[str, Any]) -> float:
         """Return the metric as the search has it, low is good. ValueError: it is missing, or no number."""
@@ -204,7 +204,7 @@ class Lease:
             raise ValueError(f"report: {name} is {numbers[name]!r:.60}, which is no number: report a number")
         return -value if self.terms.maximize else value
 
-    def _advance(self, step: int | None) -> None:
+    def _count_steps(self, step: int | None) -> None:
         told = self._steps + 1.0 if step is None else number(step)
         if told is None or not told.is_integer():
             raise ValueError(f"report: step {step!r:.60} is no whole number: count optimizer steps")
@@ -216,7 +216,7 @@ class Lease:
             raise ValueError(f"report: step {steps} comes after step {self._steps}: {rule}")
         self._steps = steps
 
-    def _ends(self, now: float, loss: float) -> Ended | None:
+    def _end_reason(self, now: float, loss: float) -> Ended | None:
         """Return how the lease ends at this report; None: it goes on."""
         terms, further = self.terms, self._steps > self._steps_before
         if not math.isfinite(loss):
@@ -271,7 +271,7 @@ class Lease:
         self.save_seconds = self._kept_back = self._clock() - began
         self._seconds["checkpoint"] += self.save_seconds
 
-    def _tell(self, now: float, ended: Ended | None) -> None:
+    def _send_report(self, now: float, ended: Ended | None) -> None:
         """Send a report to the worker, at most once in TRAVEL_SECONDS while the lease goes on."""
         self.over = ended is not None
         if not self.over and now - self._sent < TRAVEL_SECONDS:

@@ -69,9 +69,9 @@ def main(descriptor: int, pipe: int) -> None:
             os.chdir(here)
             loop = loop or load_loop(source)
             set_current_lease(lease, busy_threads(is_beyond_stdlib))
-            lease.begins()
+            lease.end_setup()
             run_loop(loop)
-            lease.returned()
+            lease.on_return()
         except Exception as error:
             with suppress(Exception):  # the disk may be full
                 traceback.print_exc()
@@ -278,7 +278,7 @@ def patch_ray_tune(tune: Any) -> None:
         lease = current_lease()
         if lease is None or lease.checkpoint is None:
             return None
-        lease.begins()
+        lease.end_setup()
         return tune.Checkpoint.from_directory(str(lease.checkpoint))
 
     tune.report, tune.get_checkpoint = report, get_checkpoint

@@ -48,7 +48,7 @@ def make_loop_context(settings: Settings, devices: Devices) -> SearchContext:
     check_not_hidden("tune", str(loop.folder))
     varying = {name: each for name, each in settings.own_space.given.items() if name not in loop.fixed}
     return SearchContext(
-        settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
+        settings=settings, devices=devices.with_sharing(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
         recipes={}, prices={}, data={}, learned={}, probed=0.0, memories={LOOP: MemoryModel()},
         trial_memory_limit=None, notes=[], begun=begun, loop=loop,
     )  # fmt: skip
@@ -143,8 +143,8 @@ def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
             "trial": row["trial"],
             "config": {**context.loop.fixed, **config},
             "metric": metric.name,
-            "value": metric.own(row["loss"]),
-            "saved": None if saved is None else {"value": metric.own(saved.loss), "step": saved.steps},
+            "value": metric.to_reported(row["loss"]),
+            "saved": None if saved is None else {"value": metric.to_reported(saved.loss), "step": saved.steps},
         }
         kept = journal.folder / f"best-{LOOP}"
         export(place, kept, said)

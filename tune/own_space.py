@@ -193,7 +193,7 @@ def parse_space(text: str) -> dict[str, Dimension]:
 
 def space_text(space: Mapping[str, Dimension]) -> str:
     """Return a space as study.json keeps it."""
-    return json.dumps({name: each.told() for name, each in space.items()})
+    return json.dumps({name: each.to_json() for name, each in space.items()})
 
 
 def make_space(given: object) -> dict[str, Dimension]:
@@ -348,7 +348,7 @@ class OwnSpace:
     given: Mapping[str, Dimension]
 
     @property
-    def whole(self) -> "OwnSpace":
+    def unrestricted(self) -> "OwnSpace":
         """Return this space, of which nothing is fixed."""
         return self
 
@@ -357,7 +357,7 @@ class OwnSpace:
         """Return the values of each dimension; a range has none."""
         return {name: each.values for name, each in self.given.items()}
 
-    def present(self, config: Mapping[str, Value]) -> Config:
+    def existing(self, config: Mapping[str, Value]) -> Config:
         """Return the chosen values of those dimensions that exist beside the others, by their `when`."""
         found: Config = {}
         for name, each in self.given.items():
@@ -365,12 +365,13 @@ class OwnSpace:
                 found[name] = config[name]
         return found
 
-    def drawn(self, chosen: Mapping[str, Value]) -> Config:
+    def complete(self, chosen: Mapping[str, Value]) -> Config:
         """Return what a sampler chose of every dimension as one of these configurations."""
         near = {
-            name: chosen[name] if each.values else each.near(float(chosen[name])) for name, each in self.given.items()
+            name: chosen[name] if each.values else each.nearest_value(float(chosen[name]))
+            for name, each in self.given.items()
         }
-        return self.present(near)
+        return self.existing(near)
 
     @cached_property
     def _deciding(self) -> list[str]:
@@ -382,7 +383,7 @@ class OwnSpace:
         seen: set[frozenset[tuple[str, Value]]] = set()
         rest = {name: each.middle for name, each in self.given.items()}
         for values in product(*(self.given[name].values for name in self._deciding)):
-            there = self.present({**rest, **dict(zip(self._deciding, values, strict=True))})
+            there = self.existing({**rest, **dict(zip(self._deciding, values, strict=True))})
             shape = {name: there[name] for name in self._deciding if name in there}
             if (key := frozenset(shape.items())) not in seen:
                 seen.add(key)
@@ -396,20 +397,20 @@ class OwnSpace:
     def configs(self) -> Iterator[Config]:
         """Yield every configuration once; ranges have the values of Dimension.every."""
         for shape, names in self._shapes():
-            for values in product(*(self.given[name].every() for name in names)):
+            for values in product(*(self.given[name].all_values() for name in names)):
                 config = {**shape, **dict(zip(names, values, strict=True))}
                 yield {name: config[name] for name in self.given if name in config}
 
     def sample(self, rng: random.Random) -> Config:
         """Draw a configuration, each dimension independently."""
-        return self.present({name: each.draw(rng) for name, each in self.given.items()})
+        return self.existing({name: each.draw(rng) for name, each in self.given.items()})
 
     uniform = sample
 
     def contains(self, config: Mapping[str, Value]) -> bool:
         """Whether this is one of the configurations."""
         known = {name: config.get(name, each.middle) for name, each in self.given.items()}
-        there = self.present(known)
+        there = self.existing(known)
         return there == dict(config) and all(self.given[name].contains(value) for name, value in config.items())
 
     def default(self) -> Config:
@@ -425,7 +426,7 @@ class OwnSpace:
             if not self.given[name].contains(value):
                 rule = f"{name} is {_said(self.given[name])}"
                 raise UserError(f"'{name}={value_text(value)}' is not in the space: {rule}")
-        config = self.present({name: each.middle for name, each in self.given.items()} | dict(wanted))
+        config = self.existing({name: each.middle for name, each in self.given.items()} | dict(wanted))
         if gone := [name for name in wanted if name not in config]:
             raise UserError(f"{gone[0]!r} is not there beside the others, by its `when`: leave it out")
         return config

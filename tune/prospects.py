@@ -67,7 +67,7 @@ def note_prospects(settings: Settings, engine: Engine) -> None:
     journal, share = engine.accounting.journal, engine.accounting.ledger.share
     over = engine.stopping is None
     found = forecast_by_family(settings, policies, journal, slots=engine.slots.most, share=share, over=over)
-    journal.note(prospects={name: asdict(each) for name, each in found.items()})
+    journal.write_facts(prospects={name: asdict(each) for name, each in found.items()})
 
 
 def prospects(settings: Settings) -> Prospects:
@@ -75,12 +75,12 @@ def prospects(settings: Settings) -> Prospects:
     spent more than the cap, or cannot go on with these devices."""
     folder = settings.resume
     assert folder is not None, "there is a study"
-    with Journal.copied(folder) as journal, damage_as_user_error(journal):
+    with Journal.in_memory_copy(folder) as journal, damage_as_user_error(journal):
         if is_copy(folder):  # what ran since is charged as a resume will charge it
             close_what_a_kill_left_open(journal)
         spent = float(journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"])
         if settings.budget < spent:
-            raise settings.too_late(spent)
+            raise settings.spent_cap_error(spent)
         slots = slots_to_go_on(settings, journal.facts())
         share = float(
             journal.rows(f"SELECT MIN({SLOT_SHARE_SQL}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)")[
@@ -105,18 +105,18 @@ def slots_to_go_on(settings: Settings, facts: Mapping[str, Any]) -> int:
         return int(str(as_mapping(facts.get("devices")).get("slots", 1)))
     devices = find_devices(settings)
     check_same_kind(devices, facts)
-    return devices.shared(settings, 0.0).slots
+    return devices.with_sharing(settings, 0.0).slots
 
 
 class NoSuggestions:
     """The suggestions of a search that starts no more trials."""
 
-    more = False
+    has_more = False
 
     def suggest(self, trial: str) -> dict[str, Any]:
         raise AssertionError("a study that is only read starts no trial")
 
-    def tried(self, trial: str, config: dict[str, Any]) -> None:
+    def note_tried(self, trial: str, config: dict[str, Any]) -> None:
         pass
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:

@@ -68,7 +68,9 @@ def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
     first, last = ["family", "section", "rung", "trial"], [*COLUMNS, "state", "reason"]
     if metric is not None:
         told = reported_columns(table["numbers"], metric, configs.columns)
-        table = table.assign(**{comparison_column(metric): table["loss"].astype(float).map(metric.own)}).join(told)
+        table = table.assign(**{comparison_column(metric): table["loss"].astype(float).map(metric.to_reported)}).join(
+            told
+        )
         columns = [comparison_column(metric), *told, *OWN_COLUMNS]
         first, last = (
             ["trial", comparison_column(metric)],

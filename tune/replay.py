@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from tune.cli import main
-from tune.curves.asked import ReplaySettings
+from tune.curves.replay_settings import ReplaySettings
 
 if __name__ == "__main__":
     sys.exit(main(ReplaySettings))

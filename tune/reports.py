@@ -41,18 +41,18 @@ class Metric:
     maximize: bool = False
     tie: float = TIE
 
-    def own(self, loss: float) -> float:
+    def to_reported(self, loss: float) -> float:
         """Return the metric as it was reported, from the search's loss."""
         return -loss if self.maximize else loss
 
-    def latest(self, numbers: Mapping[str, float] | None) -> float | None:
+    def loss_of(self, numbers: Mapping[str, float] | None) -> float | None:
         """Return the loss that the search has for what a loop reported; None: no loop, or no finite metric."""
         value = (numbers or {}).get(self.name)
-        return None if value is None else self.own(value)
+        return None if value is None else self.to_reported(value)
 
     def text(self, loss: float, digits: str = ".4g") -> str:
         """Return the metric with its name: `accuracy 0.91`."""
-        return f"{self.name} {self.own(loss):{digits}}"
+        return f"{self.name} {self.to_reported(loss):{digits}}"
 
 
 NATS = Metric()
@@ -146,7 +146,7 @@ class Report:
                 object.__setattr__(self, split, replace(evaluation, blocks=None))
 
     @property
-    def kept(self) -> Evaluation | None:
+    def better_evaluation(self) -> Evaluation | None:
         """Return the evaluation of the subset with the lower loss: by the weights, or by their average."""
         return min((each for each in (self.valid, self.averaged) if each), key=lambda each: each.loss, default=None)
 
@@ -177,12 +177,12 @@ class LossTracker:
             self.lately, self.trained = loss, training
         return lower
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Use none of the losses so far to detect a turn: they are of a training before this one."""
         self.last, self.lately = [], math.inf
 
     @property
-    def above(self) -> bool:
+    def is_above_lowest(self) -> bool:
         """Whether the latest is worse than the lowest by more than TIE."""
         return self.latest > self.loss + TIE
 
@@ -192,7 +192,7 @@ class LossTracker:
         return self.training <= self.trained - TURN_RISE
 
     @property
-    def turned(self) -> bool:
+    def has_turned(self) -> bool:
         """Whether the trial is past its best, by more than noise: its training loss has fallen since, and its
         validation loss has risen. Where neither falls it may still be better after a decay."""
         before, since = self.last[:TURN_WINDOW], self.last[TURN_WINDOW:]

@@ -114,7 +114,7 @@ class SearchContext:
         """Return the dimensions of the configurations of all families, with their values."""
         if self.listed:
             return dimensions(self.listed.listed)
-        return merge_dimensions(space.whole.dimensions for space in self.spaces.values())
+        return merge_dimensions(space.unrestricted.dimensions for space in self.spaces.values())
 
     def config(self, family: str, point: Mapping[str, Any]) -> Config:
         """Return the Config of a trial at a point of a family's space."""
@@ -173,7 +173,7 @@ def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
         )
         for name, each in data.items()
     }  # fmt: skip
-    shared = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
+    shared = devices.with_sharing(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
     if settings.trials_per_gpu == AUTO:
         # trials_each decides how much of the cap one trial can use, and so the recipe; the study keeps it
         found = make_search_context(replace(settings, trials_per_gpu=shared.trials_each), devices)
@@ -278,7 +278,7 @@ def apply_vary(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) ->
         values |= extend_widths(space, recipe.weights)
     space = replace(space, vary=values, own=own_values)
     if "context" in values and recipe.evaluation_window is None:  # else a study is resumed
-        if space.held("context"):
+        if space.is_user_set("context"):
             check_contexts(space, recipe, longest)
         window = max(recipe.context, *map(int, space.dimensions["context"]))
         recipe = replace(recipe, evaluation_window=window)
@@ -321,7 +321,7 @@ def make_recipe(
         [layer_weights(name, {"d_model": d, "layers": n}) for d in each for n in layers if fit(d, n)]
         if built_in else [0.0] for each in (d_models, EXTRA_WIDTHS)
     )  # fmt: skip
-    if larger and built_in and not space.held("d_model"):
+    if larger and built_in and not space.is_user_set("d_model"):
         widest = max(larger)
         sizes.append(max(*sizes, min(widest, data.training_tokens / LEAST_TOKENS_A_WEIGHT)))
     each = settings.trials_per_gpu if devices.kind == "cuda" and isinstance(settings.trials_per_gpu, int) else 1

@@ -75,8 +75,8 @@ class Dimension:
 
     @cached_property
     def count(self) -> float:
-        """Return the number of values that `every` returns."""
-        return len(self.values) or (self.high - self.low + 1 if self.whole else len(self.every()))
+        """Return the number of values that `all_values` returns."""
+        return len(self.values) or (self.high - self.low + 1 if self.whole else len(self.all_values()))
 
     def contains(self, value: object) -> bool:
         """Whether this is one of its values."""
@@ -93,12 +93,12 @@ class Dimension:
             return (
                 rng.randint(int(self.low), int(self.high))
                 if self.whole
-                else self.near(rng.uniform(self.low, self.high))
+                else self.nearest_value(rng.uniform(self.low, self.high))
             )
         half = 0.5 if self.whole else 0.0
-        return self.near(math.exp(rng.uniform(math.log(self.low - half), math.log(self.high + half))))
+        return self.nearest_value(math.exp(rng.uniform(math.log(self.low - half), math.log(self.high + half))))
 
-    def near(self, number: float) -> Value:
+    def nearest_value(self, number: float) -> Value:
         """Return a number as the nearest value of the range."""
         rounded = round(number) if self.whole else float(f"{number:.{DIGITS}g}")
         value = min(max(rounded, self.low), self.high)
@@ -109,9 +109,9 @@ class Dimension:
         """Return the middle value, which is tried first."""
         if self.values:
             return self.values[(len(self.values) - 1) // 2]
-        return self.near(math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2)
+        return self.nearest_value(math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2)
 
-    def among(self, known: tuple[Value, ...]) -> tuple[Value, ...]:
+    def values_among(self, known: tuple[Value, ...]) -> tuple[Value, ...]:
         """Return its values; for a range its ends, and the known values between."""
         if self.values:
             return self.values
@@ -119,15 +119,15 @@ class Dimension:
         inside = (value for value in known if not isinstance(value, str) and self.low <= value <= self.high)
         return tuple(sorted({kind(self.low), *inside, kind(self.high)}))
 
-    def every(self) -> Sequence[Value]:
+    def all_values(self) -> Sequence[Value]:
         """Return all of its values; for a range of fractions PARTS evenly spread ones, as far as DIGITS tell them
         apart."""
         if self.values or self.whole:
             return self.values or range(int(self.low), int(self.high) + 1)
         parts = ((PARTS - 1 - part, part) for part in range(PARTS))
-        return list(dict.fromkeys(self.near((a * self.low + b * self.high) / (PARTS - 1)) for a, b in parts))
+        return list(dict.fromkeys(self.nearest_value((a * self.low + b * self.high) / (PARTS - 1)) for a, b in parts))
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the dimension as plain data, from which own_space.dimension makes it again."""
         low, high = (int(each) if self.whole else each for each in (self.low, self.high))
         values: dict[str, object] = {"values": list(self.values)} if self.values else {"low": low, "high": high}
@@ -267,7 +267,7 @@ def extend_widths(space: "Space", weights: float) -> Dimensions:
     def most() -> float:
         return layer_weights(space.family, {"d_model": max(widths), "layers": deepest})
 
-    if most() >= weights or space.held("d_model"):
+    if most() >= weights or space.is_user_set("d_model"):
         return {}
     for width in EXTRA_WIDTHS:
         if most() < 2 * weights:
@@ -359,7 +359,7 @@ class Space:
                 f"--fix: 'precision={self.fix[name]}' is not native to this device: native are {there}; "
                 "fix one of these or leave precision out"
             )
-        values = values_text(self._asked[name])
+        values = values_text(self._requested_values[name])
         return UserError(
             f"--fix: '{fix_text({name: self.fix[name]})}' is not in the space of {self.family}: fix one of {values}"
         )
@@ -373,28 +373,28 @@ class Space:
         return f"with heads={heads} fix d_model at {widths}, with d_model={d_model} fix heads at {few_enough}"
 
     @property
-    def whole(self) -> "Space":
+    def unrestricted(self) -> "Space":
         """Return the space with every precision, and nothing fixed."""
         return replace(self, precisions=PRECISIONS, fix={})
 
     @cached_property
-    def _asked(self) -> dict[str, tuple[Value, ...]]:
+    def _requested_values(self) -> dict[str, tuple[Value, ...]]:
         """Return each dimension's values before anything is fixed."""
         every = {**SPACES[self.family], **self.vary}
         known = {**every, "d_model": (*every.get("d_model", ()), *EXTRA_WIDTHS)}
         return {
-            name: self.ranges[name].among(known[name]) if name in self.ranges else values
+            name: self.ranges[name].values_among(known[name]) if name in self.ranges else values
             for name, values in every.items()
         }
 
-    def held(self, name: str) -> bool:
+    def is_user_set(self, name: str) -> bool:
         """Whether a user chose a dimension's values, by --fix, --range or --space."""
         return name in self.fix or name in self.ranges
 
     @cached_property
     def dimensions(self) -> dict[str, tuple[Value, ...]]:
         """Return the values to choose from in each dimension: one value where it is fixed."""
-        every = dict(self._asked)
+        every = dict(self._requested_values)
         if "precision" in every:
             every["precision"] = tuple(each for each in every["precision"] if each in self.precisions)
         return {
@@ -447,15 +447,15 @@ class Space:
         """Return the values of one of COUPLED_DIMENSIONS that are valid beside those chosen, and leave a choice in the
         rest."""
         chosen = (name, *map(config.get, COUPLED_DIMENSIONS))
-        if chosen not in self._offered:
+        if chosen not in self._choices_cache:
             later = [each for each in self.dimensions if each in COUPLED_DIMENSIONS and each not in (name, *config)]
             grown = {value: {**config, name: value} for value in self.dimensions[name]}
             fitting = (value for value in grown if self._fit(grown[value]) and any(self._grown(grown[value], later)))
-            self._offered[chosen] = tuple(fitting)
-        return self._offered[chosen]
+            self._choices_cache[chosen] = tuple(fitting)
+        return self._choices_cache[chosen]
 
     @cached_property
-    def _offered(self) -> dict[tuple[Value | None, ...], tuple[Value, ...]]:
+    def _choices_cache(self) -> dict[tuple[Value | None, ...], tuple[Value, ...]]:
         """Cache of `_choices`, as most of thousands of draws ask the same."""
         return {}
 
@@ -470,7 +470,7 @@ class Space:
         there = config.keys() == left.keys() and all(config[name] in values for name, values in left.items())
         return there and self._fit(config)
 
-    def drawn(self, chosen: Mapping[str, Value]) -> Config:
+    def complete(self, chosen: Mapping[str, Value]) -> Config:
         """Return what a sampler chose of each dimension that is not fixed, with the fixed values."""
         return {name: {**chosen, **self.fix}[name] for name in self.dimensions}
 
@@ -493,7 +493,7 @@ class Space:
 
         The recipe's values (`own`) replace those of CENTRE; the centre of a dimension in neither is its middle value.
         """
-        every, native = self._asked, self.dimensions.get("precision", ())
+        every, native = self._requested_values, self.dimensions.get("precision", ())
         centre = {name: values[(len(values) - 1) // 2] for name, values in every.items()}
         centre |= {name: value for name, value in {**CENTRE, **self.own}.items() if value in every.get(name, ())}
         centre |= {"precision": next(each for each in FASTEST_FIRST if each in native)} if native else {}

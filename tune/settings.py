@@ -360,7 +360,7 @@ class Settings(SearchFlags):
             raise invalid("devices", f"'{wanted}' is more than the {available} there are: {remedy}")
         return wanted
 
-    def too_late(self, spent: float) -> UserError:
+    def spent_cap_error(self, spent: float) -> UserError:
         """Return the error for a cap that is less than the device-seconds that the study has already spent."""
         asked, used = duration_text(self.budget), duration_text(math.ceil(spent))
         return invalid("budget", f"{asked!r} is less than the {used} that the study spent: give a new total above that")
@@ -386,7 +386,7 @@ class Settings(SearchFlags):
             raise UserError("a setting is of the wrong type")
         return cls(**{name: value for name, value in stored.items() if name not in EXECUTED}, **others)
 
-    def to_go_on(self, study: Path) -> str:
+    def resume_command(self, study: Path) -> str:
         """Return what to type to resume a study of these settings, or what to call where its loop or families came from
         Python."""
         if self.train is not None and not isinstance(self.train, str):

@@ -157,7 +157,7 @@ def search_on(
     facts, ray = context.facts(), up(context)
     with catch_stop_signals() as stop_signal:
         study = context.settings.resume or context.settings.make_folder()
-        how = context.settings.to_go_on(study)
+        how = context.settings.resume_command(study)
         last = print_if_killed(f"{study}: {SILENT_END}; go on with: {how}")
         with disk_error_as_user_error(how), resume_hint_on_interrupt(f"go on with: {how}"), last:
             if not context.settings.resume:
@@ -177,7 +177,7 @@ def resume_hint_on_interrupt(how: str) -> Iterator[None]:
 
 
 def conduct(
-    context: SearchContext, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None,
+    context: SearchContext, study: Path, up: AbstractContextManager[None], slots_there: Callable[[], int] | None,
     stop_signal: StopSignal, callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
     """Run a search on its context, in its new folder or the one that it resumes, until it ends or is told to."""
@@ -197,7 +197,7 @@ def conduct(
             *([] if settings.address else [SystemRun(study / "tensorboard")]),  # on a cluster other machines train
             *(GuardedListener(each, write) for each in callbacks),
         ]
-        engine = make_engine(context, journal, listeners, there=there)
+        engine = make_engine(context, journal, listeners, slots_there=slots_there)
         go_on = model_resume_checkpoint if context.loop is None else resume_checkpoint
         if settings.resume:
             notes = restore(engine, journal, make_terms(context, engine), go_on)
@@ -222,9 +222,11 @@ def conduct(
                 if not stop_signal.name:
                     if context.loop is None:
                         given: dict[str, Any] = {"data": dict(data), "families": pickle_families_by_value()}
-                        run_trials(engine, TrainingTrial, devices.needs, go_on, place=place, **given)
+                        run_trials(engine, TrainingTrial, devices.ray_resources, go_on, environment=place, **given)
                     else:
-                        run_trials(engine, LoopTrial, devices.needs, go_on, place=place, loop=context.loop)
+                        run_trials(
+                            engine, LoopTrial, devices.ray_resources, go_on, environment=place, loop=context.loop
+                        )
             for line in conclude(context, engine, tensorboard, listeners):
                 write(line)
         return Outcome(folder=study, found=bool(best_so_far(journal)), interrupted=engine.stopping)
@@ -269,7 +271,7 @@ def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
     with Journal(study, new=not settings.resume) as journal:
         close_what_a_kill_left_open(journal)
         if settings.budget < spent(journal):
-            raise settings.too_late(spent(journal))
+            raise settings.spent_cap_error(spent(journal))
         yield journal
 
 
@@ -285,9 +287,11 @@ def conclude(
     if ours:
         scores = yield from keep_winners(context, engine, tensorboard)
     for listener in listeners:
-        listener.closed(engine)
+        listener.on_close(engine)
     near = settings.deadline is not None and engine.wall_left() < (1 - NEAR) * settings.deadline
-    journal.note(ended={"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms})
+    journal.write_facts(
+        ended={"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms}
+    )
     if ours:
         found, told_to_end = winners(journal), engine.stopping in signal.Signals.__members__
         families = [name for name in settings.families if name in found or not told_to_end]
@@ -301,7 +305,7 @@ def conclude(
         yield f"draw it: {script_command('analysis/plot.py')} experiment {shlex.quote(str(journal.folder))}"
     if engine.stopping:
         later = " --deadline LATER" if engine.stopping == "deadline" else ""
-        yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(journal.folder)}{later}"
+        yield f"ended by {engine.stopping}; go on with: {settings.resume_command(journal.folder)}{later}"
 
 
 def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
@@ -315,12 +319,12 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     if failed:
         first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:MAX_NAMED_CONFIGS])
         yield f"{len(failed)} came to no end: {first}{'; ...' if len(failed) > MAX_NAMED_CONFIGS else ''}"
-    if left and any(family.policy.hopeless for family in engine.families.values()):
+    if left and any(family.policy.is_hopeless for family in engine.families.values()):
         yield f"{len(left)} of {len(listed.listed)} left out, as the first failed with one error"
     elif left and not engine.stopping:
         named = ", ".join(label(each.config) for each in left[:MAX_NAMED_CONFIGS])
         which = f"{named}{', ...' if len(left) > MAX_NAMED_CONFIGS else ''}"
-        how = f"a larger --budget goes on with them: {settings.to_go_on(journal.folder)} --budget MORE"
+        how = f"a larger --budget goes on with them: {settings.resume_command(journal.folder)} --budget MORE"
         yield f"{len(left)} of {len(listed.listed)} left out, as the cap does not pay for them: {which}; {how}"
 
 

@@ -79,16 +79,16 @@ class Energy(Listener):
         self._journal, self._clock, self._noted = journal, clock, clock()
         self._counters = [(counter, counter.read()) for counter in counters]
 
-    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
-        self._look()
+    def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+        self._measure()
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        self._look()
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
+        self._measure()
 
-    def closed(self, engine: Engine) -> None:
+    def on_close(self, engine: Engine) -> None:
         self.note()
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         if self._clock() - self._noted >= NOTED_SECONDS:
             self.note()
 
@@ -102,7 +102,7 @@ class Energy(Listener):
                     self._joules += (now - before) % counter.wraps
                 read.append((counter, now))
         self._counters = read
-        self._journal.note(**{ENERGY: self._joules})
+        self._journal.write_facts(**{ENERGY: self._joules})
 
 
 def energy_listeners(journal: Journal, settings: Settings) -> list[Listener]:
@@ -118,7 +118,7 @@ Readings = Mapping[str, float]
 
 
 class System:
-    """How busy this machine is; callers call `look` when they are awake anyway. Processors' figures are of the time
+    """How busy this machine is; callers call `figures` when they are awake anyway. Processors' figures are of the time
     since the look before, memory and the GPUs' of the moment."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = PROC, power: Path = POWERCAP) -> None:
@@ -128,7 +128,7 @@ class System:
         self._joules = [counter.read() for counter in self._counters]
         self._used = {pid: seconds for pid, (seconds, _) in self._study().items()}
 
-    def look(self) -> Readings | None:
+    def figures(self) -> Readings | None:
         """Return the figures by name; None: it is too early for another look."""
         passed = self._clock() - self._looked
         if passed < LOOK_SECONDS:

@@ -23,13 +23,13 @@ class Figure:
     half: float
 
     @property
-    def ends(self) -> tuple[float, float]:
+    def interval(self) -> tuple[float, float]:
         return self.value - self.half, self.value + self.half
 
-    def may_be(self, low: float, high: float) -> bool:
+    def may_lie_in(self, low: float, high: float) -> bool:
         """Whether any value that it stands for is between these two."""
         slack = 1e-9 * max(abs(low), abs(high))
-        return self.ends[0] <= high + slack and self.ends[1] >= low - slack
+        return self.interval[0] <= high + slack and self.interval[1] >= low - slack
 
 
 THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE].*)?")
@@ -86,39 +86,39 @@ class Figures:
     def count(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
-    def of(self, column: str) -> list[Figure | None]:
+    def in_column(self, column: str) -> list[Figure | None]:
         return [figure(text) for text in self.columns[column]]
 
-    def like(self, pattern: str) -> list[str]:
+    def matching(self, pattern: str) -> list[str]:
         """Return the columns whose whole name matches a pattern."""
         return [name for name in self.columns if re.fullmatch(pattern, name)]
 
-    def both(self, one: str, other: str) -> Iterator[tuple[int, Figure, Figure]]:
+    def pairs(self, one: str, other: str) -> Iterator[tuple[int, Figure, Figure]]:
         """Yield each row in which both columns have a figure, with the two."""
-        for row, (first, second) in enumerate(zip(self.of(one), self.of(other), strict=True)):
+        for row, (first, second) in enumerate(zip(self.in_column(one), self.in_column(other), strict=True)):
             if first and second:
                 yield row, first, second
 
     def first(self, pattern: str) -> str | None:
-        return next(iter(self.like(pattern)), None)
+        return next(iter(self.matching(pattern)), None)
 
     def setting(self, row: int, *without: str) -> tuple[str, ...]:
         """Return the settings of a row, without some columns."""
-        names = [name for name in self.like(f"{SETTINGS}|{DEVICES}") if name not in without]
+        names = [name for name in self.matching(f"{SETTINGS}|{DEVICES}") if name not in without]
         return tuple(self.columns[name][row] for name in names)
 
     def values(self) -> dict[str, list[float | None]]:
         """Return the values of each column, for formulas."""
-        return {name: [None if each is None else each.value for each in self.of(name)] for name in self.columns}
+        return {name: [None if each is None else each.value for each in self.in_column(name)] for name in self.columns}
 
     def name(self, row: int) -> str:
         """Return a row's number and settings, such as `3: devices 2, batch_size 128`."""
-        named = self.like(f"{SETTINGS}|{DEVICES}")
+        named = self.matching(f"{SETTINGS}|{DEVICES}")
         cells = [(name, self.columns[name][row]) for name in named if self.columns[name][row]]
         told = ", ".join(text if figure(text) is None else f"{name} {text}" for name, text in cells[:NAMED])
         return f"{row + 1}: {told}" if told else f"{row + 1}"
 
-    def found(self, row: int, column: str, recomputed: str, rule: str) -> Finding:
+    def add_finding(self, row: int, column: str, recomputed: str, rule: str) -> Finding:
         return Finding(
             row=self.name(row), column=column, printed=self.columns[column][row], recomputed=recomputed, rule=rule
         )
@@ -169,7 +169,7 @@ def split(name: str) -> str | None:
 def beside(table: Figures, name: str, pattern: str) -> str | None:
     """Return the column of a kind, given as a pattern, that is of the same split as another column. Where one of the
     two names no split, the kind must have only this column. None: there is none."""
-    others = table.like(pattern)
+    others = table.matching(pattern)
     same = [other for other in others if split(other) == split(name)]
     unsaid = [other for other in others if split(other) is None or split(name) is None]
     return next(iter(same or (unsaid if len(others) == 1 else [])), None)
@@ -184,7 +184,7 @@ def _pairs(table: Figures) -> list[tuple[Figure, Figure] | None]:
     devices, time = table.first(DEVICES), table.first(TIME)
     if devices is None or time is None:
         return [None] * table.count
-    counts, times = table.of(devices), table.of(time)
+    counts, times = table.in_column(devices), table.in_column(time)
     single = {
         table.setting(row, devices): times[row]
         for row, count in enumerate(counts) if count is not None and count.value == 1
@@ -196,29 +196,29 @@ def _pairs(table: Figures) -> list[tuple[Figure, Figure] | None]:
 def speed_up(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find speed-ups other than T_1 / T_n."""
     if column := table.first("speed_?up"):
-        for row, (printed, pair) in enumerate(zip(table.of(column), _pairs(table), strict=True)):
+        for row, (printed, pair) in enumerate(zip(table.in_column(column), _pairs(table), strict=True)):
             if printed and pair:
                 one, own = pair
-                if not printed.may_be(one.ends[0] / own.ends[1], one.ends[1] / own.ends[0]):
+                if not printed.may_lie_in(one.interval[0] / own.interval[1], one.interval[1] / own.interval[0]):
                     told = f"T_1 / T_n of its own {table.first(TIME)}"
-                    yield table.found(row, column, f"{one.value / own.value:.2f}", told)
+                    yield table.add_finding(row, column, f"{one.value / own.value:.2f}", told)
 
 
 def uniform_guess(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find losses above ln V, which are worse than a uniform guess among V words."""
-    for column in table.like(LOSS) if claims.vocabulary else ():
+    for column in table.matching(LOSS) if claims.vocabulary else ():
         assert claims.vocabulary is not None
         most, train = math.log(claims.vocabulary), _training(table, column)
-        for row, loss in enumerate(table.of(column)):
-            if loss and loss.ends[0] > most:
+        for row, loss in enumerate(table.in_column(column)):
+            if loss and loss.interval[0] > most:
                 known = f", at a training loss of {table.columns[train][row]}" if train else ""
                 rule = f"above ln {claims.vocabulary:,}, a uniform guess{known}"
-                yield table.found(row, column, f"at most {most:.2f}", rule)
+                yield table.add_finding(row, column, f"at most {most:.2f}", rule)
 
 
 def _training(table: Figures, column: str) -> str | None:
     """Return the column of the training loss, for a column of a validation or test loss; None: there is none."""
-    losses = [name for name in table.like(LOSS) if split(name) == "train"]
+    losses = [name for name in table.matching(LOSS) if split(name) == "train"]
     return losses[0] if losses and split(column) in ("valid", "test") else None
 
 
@@ -226,21 +226,21 @@ def far_above_training(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find validation and test losses far above the training loss, and below a uniform guess: the model memorized its
     text, or the losses are mismeasured."""
     most = math.log(claims.vocabulary) if claims.vocabulary else math.inf
-    for column in table.like(LOSS):
+    for column in table.matching(LOSS):
         if train := _training(table, column):
-            for row, loss, own in table.both(column, train):
-                if own.value + FAR < loss.value and loss.ends[0] <= most:
+            for row, loss, own in table.pairs(column, train):
+                if own.value + FAR < loss.value and loss.interval[0] <= most:
                     rule = f"{loss.value - own.value:.1f} above its training loss of {own.text}"
-                    yield table.found(row, column, "-", rule)
+                    yield table.add_finding(row, column, "-", rule)
 
 
 def perplexity(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find perplexities other than exp(loss)."""
-    for column in table.like(PERPLEXITY):
+    for column in table.matching(PERPLEXITY):
         if of := beside(table, column, LOSS):
-            for row, printed, loss in table.both(column, of):
-                if loss.ends[1] < LARGEST_LOG and not printed.may_be(*map(math.exp, loss.ends)):
-                    yield table.found(row, column, f"{math.exp(loss.value):.4g}", f"exp of its {of}")
+            for row, printed, loss in table.pairs(column, of):
+                if loss.interval[1] < LARGEST_LOG and not printed.may_lie_in(*map(math.exp, loss.interval)):
+                    yield table.add_finding(row, column, f"{math.exp(loss.value):.4g}", f"exp of its {of}")
 
 
 def wrong_answers(table: Figures, claims: Claims) -> Iterator[Finding]:
@@ -250,23 +250,23 @@ def wrong_answers(table: Figures, claims: Claims) -> Iterator[Finding]:
     are at most 1: the true one has at most 1/2. The cross-entropy in bits is above the 0-1 loss (Bartlett, Jordan and
     McAuliffe 2006, "Convexity, classification, and risk bounds").
     """
-    for column in table.like(LOSS):
+    for column in table.matching(LOSS):
         if of := beside(table, column, ACCURACY):
-            shares = [each for each in table.of(of) if each]
+            shares = [each for each in table.in_column(of) if each]
             whole = 100 if of.endswith("percent") or any(each.value > 1 or "%" in each.text for each in shares) else 1
-            for row, loss, share in table.both(column, of):
-                if loss.ends[1] < (1 - share.ends[1] / whole) * math.log(2):
+            for row, loss, share in table.pairs(column, of):
+                if loss.interval[1] < (1 - share.interval[1] / whole) * math.log(2):
                     least = (1 - share.value / whole) * math.log(2)
                     told = f"each wrong answer costs ln 2 at least, and its {of} is {share.text}"
-                    yield table.found(row, column, f"at least {least:.3f}", told)
+                    yield table.add_finding(row, column, f"at least {least:.3f}", told)
 
 
 def repeated_figures(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find equal figures in rows that were measured apart, where hardly any are expected by chance."""
     units: Sequence[str] = table.columns.get("unit", [""] * table.count)
-    for column in table.like(f"{TIME}|{LOSS}"):
+    for column in table.matching(f"{TIME}|{LOSS}"):
         for unit in dict.fromkeys(units):
-            cells = {row: each for row, each in enumerate(table.of(column)) if each and units[row] == unit}
+            cells = {row: each for row, each in enumerate(table.in_column(column)) if each and units[row] == unit}
             if len(cells) > 1 and _expected_pairs(list(cells.values())) < COINCIDENCES:
                 yield from _equal(table, column, cells)
 
@@ -280,7 +280,7 @@ def _equal(table: Figures, column: str, cells: Mapping[int, Figure]) -> Iterator
         if len(rows) > 1:
             others = ", ".join(str(row + 1) for row in rows[1:])
             rule = f"the same in row {others}" if len(rows) == 2 else f"the same in rows {others}"
-            yield table.found(rows[0], column, "-", f"{rule}, where it would be measured apart")
+            yield table.add_finding(rows[0], column, "-", f"{rule}, where it would be measured apart")
 
 
 def _expected_pairs(figures: Sequence[Figure]) -> float:
@@ -298,7 +298,7 @@ def hours(table: Figures, claims: Claims) -> Iterator[Finding]:
     column = next((name for name in table.columns if name in TIMES and name not in ("time", "runtime")), None)
     if claims.hours is not None and column is not None:
         whole = {row for cells in table.columns.values() for row, text in enumerate(cells) if is_whole(text)}
-        rows = (each for row, each in enumerate(table.of(column)) if each and row not in whole)
+        rows = (each for row, each in enumerate(table.in_column(column)) if each and row not in whole)
         taken = sum(each.value for each in rows) * TIMES[column] / 3600
         if taken > SUM_SLACK * claims.hours:
             told = f"{claims.hours:g} h are told of all"
@@ -310,29 +310,29 @@ def totals(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find rows called a sum that are not the sum of the others."""
     words = [name for name in table.columns if any(map(is_whole, table.columns[name]))]
     for row in [row for row in range(table.count) if any(is_whole(table.columns[name][row]) for name in words)]:
-        for column in table.like(rf"{TIME}|\w+_(?:seconds|minutes|hours|bytes|parameters|flops)|parameters"):
-            cells = table.of(column)
+        for column in table.matching(rf"{TIME}|\w+_(?:seconds|minutes|hours|bytes|parameters|flops)|parameters"):
+            cells = table.in_column(column)
             rest, printed = [each for place, each in enumerate(cells) if place != row and each], cells[row]
             if printed and rest:
-                low, high = (sum(each.ends[end] for each in rest) for end in (0, 1))
-                if not printed.may_be(low, high):
-                    yield table.found(row, column, f"{(low + high) / 2:.6g}", "the sum of the other rows")
+                low, high = (sum(each.interval[end] for each in rest) for end in (0, 1))
+                if not printed.may_lie_in(low, high):
+                    yield table.add_finding(row, column, f"{(low + high) / 2:.6g}", "the sum of the other rows")
 
 
 def multiplications(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find FLOPs other than two for each multiplication with addition."""
-    for macs in table.like(r"(?:\w+_)?macs"):
+    for macs in table.matching(r"(?:\w+_)?macs"):
         if (flops := macs.replace("macs", "flops")) in table.columns:
-            for row, one, two in table.both(macs, flops):
-                if not two.may_be(2 * one.ends[0], 2 * one.ends[1]):
-                    yield table.found(row, flops, f"{2 * one.value:.6g}", f"2 FLOPs for each of its {macs}")
+            for row, one, two in table.pairs(macs, flops):
+                if not two.may_lie_in(2 * one.interval[0], 2 * one.interval[1]):
+                    yield table.add_finding(row, flops, f"{2 * one.value:.6g}", f"2 FLOPs for each of its {macs}")
 
 
 def forward_for_step(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find measured FLOPs of a training step that are compared with an estimate of the forward pass alone."""
     paper, measured = table.first("(?:estimated|expected|theoretical)_flops"), table.first("(?:measured|actual)_flops")
     if paper and measured:
-        times = [two.value / one.value for _, one, two in table.both(paper, measured) if one.value]
+        times = [two.value / one.value for _, one, two in table.pairs(paper, measured) if one.value]
         if times and FORWARD_TO_STEP[0] < median(times) < FORWARD_TO_STEP[1]:
             told = f"a step is a forward pass and a backward pass of twice as much; {paper} is of the forward pass"
             printed = f"{min(times):.2f} to {max(times):.2f} times {paper}"
@@ -342,17 +342,17 @@ def forward_for_step(table: Figures, claims: Claims) -> Iterator[Finding]:
 def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find FLOPs and bytes that fall as the batch grows, or grow faster than it."""
     batch = table.first("batch_size|batch_size_per_device")
-    for column in table.like(r"\w*(?:flops|bytes|memory)\w*") if batch else ():
+    for column in table.matching(r"\w*(?:flops|bytes|memory)\w*") if batch else ():
         assert batch is not None
         last: dict[tuple[str, ...], tuple[float, float]] = {}
-        rows = (each for each in table.both(batch, column) if each[1].value > 0)
+        rows = (each for each in table.pairs(batch, column) if each[1].value > 0)
         for row, size, cell in sorted(rows, key=lambda each: each[1].value):
             setting = table.setting(row, batch)
             before, value = last.get(setting, (size.value, cell.value))
             most = value * size.value / before
-            if not value <= cell.ends[1] or cell.value > GROWTH_SLACK * most:
+            if not value <= cell.interval[1] or cell.value > GROWTH_SLACK * most:
                 told = f"grows with the batch, and no faster: {value:g} at {before:g}"
-                yield table.found(row, column, f"about {most:.6g}", told)
+                yield table.add_finding(row, column, f"about {most:.6g}", told)
             else:
                 last[setting] = size.value, cell.value
 
@@ -366,7 +366,7 @@ def _values(table: Figures, flag: str, formula: Expression) -> list[float | None
     value. UserError: no such column, under the flag."""
     columns = table.values()
     try:
-        values = formula.of(columns)
+        values = formula.evaluate(columns)
     except UserError as error:
         raise UserError(f"--{flag}: {error}") from None
     missing = [None in (columns[name][row] for name in formula.names) for row in range(table.count)]
@@ -378,12 +378,14 @@ def formulas(table: Figures, claims: Claims) -> Iterator[Finding]:
     for column, formula in claims.formulas.items():
         if column not in table.columns:
             raise UserError(f"--formulas: {column!r} is no column: there are {', '.join(table.columns)}")
-        for row, (printed, value) in enumerate(zip(table.of(column), _values(table, "formulas", formula), strict=True)):
+        for row, (printed, value) in enumerate(
+            zip(table.in_column(column), _values(table, "formulas", formula), strict=True)
+        ):
             if printed and value is not None:
                 slack = FORMULA_SLACK * abs(value)
-                if not printed.may_be(value - slack, value + slack):
+                if not printed.may_lie_in(value - slack, value + slack):
                     told = NO_VALUE if math.isnan(value) else f"{value:.6g}"
-                    yield table.found(row, column, told, f"{formula.text}, to {FORMULA_SLACK:.1%}")
+                    yield table.add_finding(row, column, told, f"{formula.text}, to {FORMULA_SLACK:.1%}")
 
 
 def order(table: Figures, claims: Claims) -> Iterator[Finding]:

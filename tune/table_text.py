@@ -145,7 +145,7 @@ class TableFlags(Flags):
         """Return the form that is asked for; None: as printed on a screen."""
         return next((name for name in FORMS if getattr(self, name)), None)
 
-    def written(self, tables: Iterable[Table]) -> str:
+    def render(self, tables: Iterable[Table]) -> str:
         """Return all tables in the form that is asked for; a single table in CSV has no line with its title."""
         assert self.form is not None, "on a screen a table is drawn"
         made = list(tables)

@@ -255,7 +255,7 @@ def write_samples(
         name: found[name].report for name, rows in kept.items()
         if len(rows) == MOST and (name in scores or not isinstance(data[name], PairData))
     }  # fmt: skip
-    accounting.journal.note(samples=kept, bleu=bleu, decoded=decoded)
+    accounting.journal.write_facts(samples=kept, bleu=bleu, decoded=decoded)
     return scores
 
 
@@ -265,7 +265,7 @@ def on_test_split(
     """Return the evaluation of the test split; None where the lease does not pay for all of it. pace: seconds a token
     of another split, if known."""
     tokens = FAMILIES[config.family].span(config, data, "test", None).tokens
-    if pace is None or lease.left() < MARGIN * pace * tokens:
+    if pace is None or lease.seconds_left() < MARGIN * pace * tokens:
         return None
     ask = make_lease_check(lease)
 
@@ -303,7 +303,7 @@ def make_lease_check(lease: Lease) -> Callable[[], None]:
         now = lease.clock()
         lease.observe("step", now - before)
         before = now
-        if lease.left() <= MARGIN * lease.expected("step", 0.0):
+        if lease.seconds_left() <= MARGIN * lease.expected("step", 0.0):
             raise TimeIsUp
 
     return ask
@@ -319,7 +319,7 @@ def take_while_affordable(
     items: list[Item] = []
     while len(items) < most:
         ahead = most - len(items) if whole and items else 1
-        if lease.left() <= MARGIN * price * ahead:
+        if lease.seconds_left() <= MARGIN * price * ahead:
             break
         began = lease.clock()
         try:

@@ -125,7 +125,7 @@ def timeline(study: Study) -> Picture:
     leases = study.read(
         "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
     )
-    last = END if study.measure.own else DECAY
+    last = END if study.measure.is_loop_metric else DECAY
     table = leases.assign(
         level=leases["rung"].astype(float).map("rung {:.0f}".format).where(leases["purpose"] != "final", last)
     )

@@ -92,7 +92,7 @@ def place_values(values: pd.Series, log: bool | None = None) -> ValuePlaces:
 def comparable_measurements(results: Results, family: str) -> pd.DataFrame:
     """Return measurements that compare: at the highest rung that ENOUGH trials completed, else at the one that most
     did. The end of a user's loop counts as a rung, and so does any end where there are no rungs, as in a list."""
-    table = results.of(family)
+    table = results.of_family(family)
     table = table[~table["anew"]]
     rungs = table[table["level"] != DECAY]
     counts = (table if rungs.empty else rungs)["level"].value_counts().reindex(level_styles(table["level"].unique()))
@@ -137,7 +137,7 @@ def importances(results: Results, table: pd.DataFrame, names: Sequence[str]) -> 
     if len(table) < FEWEST or not varied:
         return pd.DataFrame(columns=["share", "low", "high"])
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    groups, worth = groups[varied], results.measure.worth(table[results.measure.column])
+    groups, worth = groups[varied], results.measure.as_losses(table[results.measure.column])
     shares = pd.Series(_shares(groups, worth))
     random = np.random.default_rng(0)
     draws = [random.integers(len(table), size=min(len(table), MOST)) for _ in range(DRAWS)]
@@ -169,9 +169,9 @@ def effects(results: Results, family: str) -> Picture:
     measure, table = results.measure, comparable_measurements(results, family)
     median = float(table[measure.column].median())
     # perplexity in per cent above the median, averaged as a logarithm; a metric as it is
-    scaled = table[measure.column] if measure.own else np.log(table["perplexity"] / median)
-    shown, middle = ((lambda value: value), median) if measure.own else (per_cent, 0.0)
-    told = measure.column if measure.own else "above_median"
+    scaled = table[measure.column] if measure.is_loop_metric else np.log(table["perplexity"] / median)
+    shown, middle = ((lambda value: value), median) if measure.is_loop_metric else (per_cent, 0.0)
+    told = measure.column if measure.is_loop_metric else "above_median"
     table = table.assign(**{told: shown(scaled)})
     names = [name for name in results.dimensions if table[name].nunique() > 1]
     if not names:
@@ -184,7 +184,7 @@ def effects(results: Results, family: str) -> Picture:
         plot.set_axis_off()
     low, high = np.percentile(table[told], (0, 95) if measure.low_first else (5, 100))
     beyond = 0.05 * (high - low)
-    beyond = beyond or 0.05 * abs(high) or 1.0 if measure.own else beyond + 1.0
+    beyond = beyond or 0.05 * abs(high) or 1.0 if measure.is_loop_metric else beyond + 1.0
     for plot, name in zip(plots, names, strict=False):
         along = place_values(table[name], results.ranges.get(name))
         jitter = np.random.default_rng(0)
@@ -201,7 +201,9 @@ def effects(results: Results, family: str) -> Picture:
         if along.listed:
             plot.set_xlim(-0.6, len(along.ticks) - 0.4)
         plot.set_ylim(low - beyond, high + beyond)
-        plot.yaxis.set_major_formatter(lambda value, _: tables.short_number(value) if measure.own else relative(value))
+        plot.yaxis.set_major_formatter(
+            lambda value, _: tables.short_number(value) if measure.is_loop_metric else relative(value)
+        )
     if not shares.empty:
         plot, backwards = plots[len(names)], shares.iloc[::-1]
         errors = np.clip([backwards["share"] - backwards["low"], backwards["high"] - backwards["share"]], 0, None)
@@ -209,13 +211,14 @@ def effects(results: Results, family: str) -> Picture:
         plot.set(title="importance (Optuna)", xlim=(0, 1))
         plot.grid(axis="y", visible=False)
     few = f" Importances take {FEWEST} trials." if shares.empty else ""
-    what = f"Best {measure.name}, and the median" if measure.own else "Perplexity against the median"
+    what = f"Best {measure.name}, and the median" if measure.is_loop_metric else "Perplexity against the median"
     return Picture(
         name=f"effects-{family}",
         title=f"{family}: what each dimension did",
         text=f"{what} of the trials {at_level(table['level'].iloc[0])}: each trial, and means"
-        f"{', of a range by parts' if measure.own else ''}, of {OF_A_MEAN} or more with 90 % intervals. The other "
-        f"dimensions are not held equal; points {'above' if measure.low_first else 'below'} the scale are cut.{few}",
+        f"{', of a range by parts' if measure.is_loop_metric else ''}, of {OF_A_MEAN} or more with 90 % intervals. "
+        "The other dimensions are not held equal; points "
+        f"{'above' if measure.low_first else 'below'} the scale are cut.{few}",
         figure=figure,
         data=table[[*TRIAL_COLUMNS, *names, "level", *dict.fromkeys((measure.column, told))]],
     )

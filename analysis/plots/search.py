@@ -42,7 +42,7 @@ NAMED = 4  # most configs of a front that are all labelled, where there is room;
 
 def front(results: Results, family: str) -> Picture:
     """Draw each trial at its last level, and the front of the furthest one."""
-    table = results.of(family)
+    table = results.of_family(family)
     last = table.drop_duplicates(TRIAL_COLUMNS, keep="last")
     styles = level_styles(last["level"].unique())
     figure, (plot,) = new_figure(height=4.2)
@@ -121,7 +121,7 @@ def size_curve(results: Results, family: str) -> Picture:
 
     UserError: no level has enough.
     """
-    table = results.of(family)
+    table = results.of_family(family)
     styles, pool = level_styles(table["level"].unique()), ranking(results)
     found = answers(results, pool[pool["family"] == family])
     if found is None or found.efficiency is None:
@@ -190,10 +190,10 @@ def curves(results: Results, family: str) -> Picture:
     furthest = results.reached.drop_duplicates(TRIAL_COLUMNS, keep="last")[[*TRIAL_COLUMNS, "level"]]
     points = points.merge(furthest, on=TRIAL_COLUMNS, how="left").fillna({"level": NO_LEVEL})
     ends = points.drop_duplicates(TRIAL_COLUMNS, keep="last")
-    ends = ends.assign(worth=measure.worth(ends[value])).nsmallest(MOST_LINES, "worth")
+    ends = ends.assign(worth=measure.as_losses(ends[value])).nsmallest(MOST_LINES, "worth")
     shown = points.merge(ends[TRIAL_COLUMNS], on=TRIAL_COLUMNS)
     figure, (plot,) = new_figure(height=4.4)
-    plot.set(xlabel="steps" if measure.own else "training time of the trial", ylabel=measure.label)
+    plot.set(xlabel="steps" if measure.is_loop_metric else "training time of the trial", ylabel=measure.label)
     _lines(plot, shown, along, value)
     stopped, broken = ends[(ends["state"] == "stopped") & ~ends["failed"]], ends[ends["failed"]]
     if len(stopped):
@@ -204,12 +204,12 @@ def curves(results: Results, family: str) -> Picture:
     for best in ends.merge(first[TRIAL_COLUMNS], on=TRIAL_COLUMNS).to_dict("records"):
         place = best[along], best[value]
         plot.annotate(best["trial"], place, textcoords="offset points", xytext=(4, -9))
-    log_axis(plot.xaxis, shown[along], formats.short_count if measure.own else formats.short_duration)
-    number_axis(plot.yaxis, shown[value], log=not measure.own)
+    log_axis(plot.xaxis, shown[along], formats.short_count if measure.is_loop_metric else formats.short_duration)
+    number_axis(plot.yaxis, shown[value], log=not measure.is_loop_metric)
     plot.legend(loc="upper right" if measure.low_first else "lower right", title="furthest level")
     told = [
         f"{trial}: {words}\n{measure.name} {formats.number(reached)} after "
-        f"{f'{after:,} steps' if measure.own else f'{formats.duration(after)} of training'}"
+        f"{f'{after:,} steps' if measure.is_loop_metric else f'{formats.duration(after)} of training'}"
         for trial, words, reached, after in shown[["trial", "words", value, along]].itertuples(index=False)
     ]
     cut = f" Of more trials the {MOST_LINES} that end best are drawn." if points["trial"].nunique() > len(ends) else ""
@@ -241,7 +241,7 @@ def _lines(plot: Axes, points: pd.DataFrame, along: str, value: str) -> None:
 def _points(study: Study) -> pd.DataFrame:
     """Return a row for each report, with the columns of `Measure.curve`; what was repeated after a kill counts once."""
     along, value = study.measure.curve
-    of_loop = ", numbers" if study.measure.own else ""
+    of_loop = ", numbers" if study.measure.is_loop_metric else ""
     measured = f"{'numbers IS NOT NULL' if of_loop else 'perplexity < 9e999'} AND {along} > 0"
     table = study.read(
         f"""SELECT trial, training_seconds, steps, tokens, rung, final, perplexity, valid_loss{of_loop}
@@ -259,7 +259,7 @@ LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":"))
 
 def progress(results: Results, family: str) -> Picture:
     """Draw the best so far over the device time spent on a family. UserError: nothing was measured, or texts differ."""
-    measure, reached = results.measure, results.of(family)
+    measure, reached = results.measure, results.of_family(family)
     tables = [_progress(reached, study, family) for study in results.studies]
     table = pd.concat(tables, ignore_index=True)
     figure, (plot,) = new_figure()
@@ -272,13 +272,13 @@ def progress(results: Results, family: str) -> Picture:
         plot.step(rows["device_seconds"], best, where="post", c=color, ls=style, lw=1.8, label=study.name)
     plot.set_xlim(0, 1.02 * table["device_seconds"].max())
     time_ticks(plot.xaxis)
-    number_axis(plot.yaxis, table[measure.column], log=not measure.own)
+    number_axis(plot.yaxis, table[measure.column], log=not measure.is_loop_metric)
     legend_above(plot, columns=2)
     return Picture(
         name=f"progress-{family}",
         title=f"{family}: the best so far",
         text="What led the ranking at each moment."
-        + ("" if measure.own else " Perplexities are of the validation subset throughout."),
+        + ("" if measure.is_loop_metric else " Perplexities are of the validation subset throughout."),
         figure=figure,
         data=table,
     )
@@ -289,7 +289,7 @@ def _progress(reached: pd.DataFrame, study: Study, family: str) -> pd.DataFrame:
     is that of the subset throughout."""
     rows = reached[reached["study"] == study.name].sort_values(["at", "place"], ascending=[True, False])
     best = rows[rows["place"] == rows["place"].cummin()]
-    if not study.measure.own:
+    if not study.measure.is_loop_metric:
         best = best.assign(perplexity=best["subset_perplexity"])
     paid = study.read(
         """SELECT at, SUM(seconds) OVER (ORDER BY at, charge) AS device_seconds FROM charges JOIN trials USING (trial)
@@ -313,7 +313,7 @@ BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
 def parallel_coordinates(results: Results, family: str) -> Picture:
     """Draw parallel coordinates of one rung, the best trials in front. UserError: no trial completed a rung."""
     measure, table = results.measure, comparable_measurements(results, family)
-    table = table.loc[measure.worth(table[measure.column]).sort_values(ascending=False).index]
+    table = table.loc[measure.as_losses(table[measure.column]).sort_values(ascending=False).index]
     names = [name for name in results.dimensions if table[name].notna().any()]
     figure, (plot,) = new_figure(height=4.0)
     places = []

@@ -60,7 +60,7 @@ def _step_seconds(learner: Learner) -> float:
     prepare(learner.config.precision, learner.device)  # switches of the process, which the other learner may have set
     began = time.perf_counter()
     learner.step(0.0)
-    learner.wait()
+    learner.synchronize()
     return time.perf_counter() - began
 
 

@@ -75,7 +75,7 @@ class _Whole(Learner):
     """A Learner that never cuts a batch into parts."""
 
     def _by_parts(self, batch: Batch) -> Tensor:
-        if self.ran_out:
+        if self.is_out_of_memory:
             raise TooLarge
         return super()._by_parts(batch)
 
@@ -142,7 +142,7 @@ def _steps(probe: Probe, data: Data, limit: MemoryLimit, ends: float) -> Outcome
     }  # fmt: skip
     if probe.share:
         found |= _second_epoch(learner, probe.share, step, ends)
-    taken = max(memory.bytes(), limit.counted())
+    taken = max(memory.bytes(), limit.counted_bytes())
     limit.lift()
     held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
     tensors = held + most_bytes(lambda: learner.step(1.0), probe.device)
@@ -172,8 +172,8 @@ def step_seconds(
         learner = make_learner(config, data, device, micro_batches)
         while len(taken) < LEAST_STEPS or (len(taken) < MEASURED_STEPS and sum(taken) < seconds):
             began = clock()
-            learner.advance([1.0])
-            learner.wait()
+            learner.take_steps([1.0])
+            learner.synchronize()
             taken.append(clock() - began)
     del learner
     give_back_freed()  # other processes train there
@@ -182,9 +182,9 @@ def step_seconds(
 
 def _advance(learner: Learner, steps: int) -> float:
     """Take steps and return their seconds. TooLarge: memory did not hold a whole batch."""
-    learner.wait()
+    learner.synchronize()
     began = time.perf_counter()
     for _ in range(steps):
         learner.step(warm_up(learner.steps, learner.config.warm_up_steps))
-    learner.wait()
+    learner.synchronize()
     return time.perf_counter() - began

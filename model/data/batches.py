@@ -78,7 +78,7 @@ class EndlessBatches:
         """Return the number of batches of an epoch."""
         return len(self._plan)
 
-    def some(self) -> Batch:
+    def any_batch(self) -> Batch:
         """Return a batch of the epoch, no matter which; it does not count as taken."""
         return self._at(0)
 
@@ -104,8 +104,8 @@ class EndlessBatches:
             raise UserError("batch_tokens: one batch is more than there is to train on: write fewer, or give more")
         self._there = to_device(self._plan, self._device)
 
-    def _at(self, place: int) -> Batch:
-        return self._feed.batch(self._plan[place], self._there[place])
+    def _at(self, index: int) -> Batch:
+        return self._feed.batch(self._plan[index], self._there[index])
 
 
 class Samples(Dataset[Batch]):
@@ -157,7 +157,7 @@ class TrainBatches(EndlessBatches):
         return self._resident.gather(there)
 
     @staticmethod
-    def taken(several: "Sequence[TrainBatches]", most: int) -> tuple[Tensor, list[tuple[int, ...]]]:
+    def plan_steps(several: "Sequence[TrainBatches]", most: int) -> tuple[Tensor, list[tuple[int, ...]]]:
         """Return what `take` does for K of the same data and shape: plans (N, K, rows), and the tokens of each
         batch."""
         for each in several:
@@ -167,7 +167,7 @@ class TrainBatches(EndlessBatches):
         return torch.stack(rows, 1), list(zip(*tokens, strict=True))
 
     @staticmethod
-    def joined(several: "Sequence[TrainBatches]") -> tuple[Batch, list[int]]:
+    def next_joined(several: "Sequence[TrainBatches]") -> tuple[Batch, list[int]]:
         """Return the next batches of several, all of the same data and shape, as one, and the target tokens of each."""
         for each in several:
             each._go_on()

@@ -129,7 +129,7 @@ class Text:
         cuts = [0, *(begin + (self.characters - begin) * part // held_out for part in range(held_out + 1))]
         return [Text(self._read, self._begins, self._first + a, self._first + b) for a, b in pairwise(cuts)]
 
-    def blank(self) -> bool:
+    def is_blank(self) -> bool:
         """Whether nothing is written in it."""
         return all(not piece or piece.isspace() for piece in self)
 
@@ -208,7 +208,7 @@ def load_text(path: Path | None, *, track: Track = untracked) -> TextCorpus:
         name, digest = path.name, _digest(path, TEXT_FLAG)
         pieces = math.ceil(path.stat().st_size / PIECE)
         text = Text.whole(partial(_pieces, path, TEXT_FLAG), track, "reading", pieces)
-        if text.blank():
+        if text.is_blank():
             raise _empty(path, TEXT_FLAG)
     if text.characters < LEAST_CHARACTERS:
         raise UserError(
@@ -216,7 +216,7 @@ def load_text(path: Path | None, *, track: Track = untracked) -> TextCorpus:
             f"give a file of at least {LEAST_CHARACTERS} characters"
         )
     train, valid, test = text.cut()
-    if valid.blank() or test.blank():
+    if valid.is_blank() or test.is_blank():
         raise UserError(
             f"{TEXT_FLAG}: {str(path)!r} has nothing but blanks in a half of its last tenth, on which models are "
             f"judged; cut off its blank end"
@@ -295,7 +295,7 @@ def _digest(path: Path, flag: str) -> str:
         ) from None
 
 
-def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
+def _pieces(path: Path, flag: str, index: int = 0) -> Iterator[tuple[int, str]]:
     """Yield a file's text (NFC, LF) in pieces, each with its first byte, from a byte on that a piece begins at.
 
     Pieces are cut before a character that does not depend on the one before: none that NFC joins to that, no line end
@@ -303,15 +303,15 @@ def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
     """
     decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
     with path.open("rb") as file:
-        file.seek(place)
+        file.seek(index)
         raw = file.read(PIECE)
-        if place == 0 and raw.startswith(codecs.BOM_UTF8):
-            place, raw = len(codecs.BOM_UTF8), raw[len(codecs.BOM_UTF8) :]
+        if index == 0 and raw.startswith(codecs.BOM_UTF8):
+            index, raw = len(codecs.BOM_UTF8), raw[len(codecs.BOM_UTF8) :]
         while True:
             try:
                 text = rest + decoder.decode(raw, final=not raw)
             except UnicodeDecodeError as error:
-                good = place + len(rest.encode()) + error.start
+                good = index + len(rest.encode()) + error.start
                 raise UserError(
                     f"{flag}: {str(path)!r} is not UTF-8 at line {_line(path, good)}; convert it, for example with "
                     f"iconv -t UTF-8"
@@ -320,8 +320,8 @@ def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
             cut = next((at for at in new if _apart(text[at - 1], text[at])), 0) if raw else len(text)
             piece, rest = text[:cut], text[cut:]
             if piece:
-                yield place, unicodedata.normalize("NFC", piece.replace("\r\n", "\n"))
-                place += len(piece.encode())
+                yield index, unicodedata.normalize("NFC", piece.replace("\r\n", "\n"))
+                index += len(piece.encode())
             if not raw:
                 return
             raw = file.read(PIECE)

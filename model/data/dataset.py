@@ -43,7 +43,7 @@ class Sentences:
     tokens: np.ndarray
     offsets: np.ndarray
 
-    def of(self, number: int) -> np.ndarray:
+    def tokens_of(self, number: int) -> np.ndarray:
         """Return the tokens of a sentence."""
         return self.tokens[self.offsets[number] : self.offsets[number + 1]]
 
@@ -104,7 +104,7 @@ def fewer_pairs(data: PairData, pairs: int) -> PairData:
 
 
 def _some(sentences: Sentences, kept: np.ndarray) -> Sentences:
-    each = [*map(sentences.of, kept)]
+    each = [*map(sentences.tokens_of, kept)]
     return Sentences(tokens=np.concatenate(each), offsets=np.cumsum([0, *map(len, each)], dtype=np.int64))
 
 
@@ -119,7 +119,7 @@ class Spelled:
     ends: np.ndarray
 
     @classmethod
-    def by(cls, tokenizer: Tokenizer) -> "Spelled":
+    def of_tokenizer(cls, tokenizer: Tokenizer) -> "Spelled":
         """Return what the tokens of a tokenizer spell."""
         pieces = tokenizer.spelled()
         texts = [piece.decode(errors="replace") for piece in pieces]
@@ -158,7 +158,7 @@ class TextData(Stored):
     @cached_property
     def spelled(self) -> Spelled:
         """What each token spells."""
-        return Spelled.by(Tokenizer.from_json(self.tokenizer))
+        return Spelled.of_tokenizer(Tokenizer.from_json(self.tokenizer))
 
     @property
     def unknown_share(self) -> float:

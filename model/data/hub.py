@@ -290,7 +290,7 @@ def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = 
         kept |= dict(zip(missing, cut, strict=True))
     sizes = {part: kept[part].characters for part in ("train", *HELD_OUT)}
     few = sum(sizes.values()) < LEAST_CHARACTERS or min(sizes.values()) < LEAST_HELD_OUT
-    if few or any(text.blank() for text in kept.values()):
+    if few or any(text.is_blank() for text in kept.values()):
         rule = f"has too little text (characters: {', '.join(f'{size} in {part}' for part, size in sizes.items())})"
         least = f"at least {LEAST_CHARACTERS}, with {LEAST_HELD_OUT} or more in each split"
         raise name.refused(f"{rule}: name a dataset of {least}, not all of them blank")

@@ -47,7 +47,7 @@ class Batch:
         return sum(each.nbytes for each in (*self.inputs, self.targets) if each is not None)
 
     @staticmethod
-    def joined(batches: "Sequence[Batch]") -> "Batch":
+    def concatenate(batches: "Sequence[Batch]") -> "Batch":
         """Return one batch with the rows of all."""
         inputs = zip(*(each.inputs for each in batches), strict=True)
         joined = tuple(None if some[0] is None else torch.cat(some) for some in inputs)

@@ -66,7 +66,7 @@ class Residual(Dropout):
         """x, y (B, T, D) -> (B, T, D)"""
         drops = self.training and self.rate > 0
         if drops and self.members is not None and x.device.type == "cpu":
-            return self.members.added(x, y, self.factor)
+            return self.members.add_residual(x, y, self.factor)
         if drops and self.needs_mask(x):
             return torch.addcmul(x, y, self.mask(y), value=self.factor)
         return torch.add(x, super().forward(y), alpha=self.factor)
@@ -108,7 +108,7 @@ class CohortDropout:
         masks = [_dropout_mask(*each) if each[1] else torch.ones_like(each[0]) for each in drawn]
         return torch.stack(masks).view(x.shape)
 
-    def added(self, x: Tensor, y: Tensor, factor: float) -> Tensor:
+    def add_residual(self, x: Tensor, y: Tensor, factor: float) -> Tensor:
         """Return x + factor dropout(y) of rows (K B, ...), rounded for each member as when it trains alone."""
         each = zip(*(of.chunk(len(self.rates)) for of in (x, y)), self.rates, self.generators, strict=True)
         return torch.cat([

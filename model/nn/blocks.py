@@ -74,7 +74,7 @@ class EarlierTokens(nn.Module):
 
 class SelfAttention(nn.Module):
     """Self-attention with rotary positions and normalised queries and keys (Henry et al. 2020, arXiv:2010.04245);
-    optionally with the keys and values of a `past`."""
+    optionally with the keys and values of a `cache`."""
 
     def __init__(self, d_model: int, heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -85,15 +85,15 @@ class SelfAttention(nn.Module):
         self.attend = Attention(scale=1, dropout=0)
 
     def forward(
-        self, x: Tensor, bias: Tensor | None, turned: RotaryTables, past: KeyValueCache | None = None, layer: int = 0
+        self, x: Tensor, bias: Tensor | None, rotary: RotaryTables, cache: KeyValueCache | None = None, layer: int = 0
     ) -> Tensor:
         """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K) -> (B, T, D)"""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
         both, v = qkv.split([2, 1], 2)
-        q, k = rotate(norm(both), *turned).transpose(1, 3).unbind(2)  # (B, H, T, K)
+        q, k = rotate(norm(both), *rotary).transpose(1, 3).unbind(2)  # (B, H, T, K)
         v = v.squeeze(2).transpose(1, 2)
-        if past is not None:
-            k, v = past.extend(layer, k, v)
+        if cache is not None:
+            k, v = cache.extend(layer, k, v)
         causal = self.causal and bias is not None and bias.ndim == 2 and q.shape[2] == k.shape[2]
         return self.out(heads_together(self.attend(q, k, v, bias, causal=causal)))
 
@@ -139,9 +139,9 @@ class SelfBlock(nn.Module):
         self.mlp = FeedForward(d_model)
         self.add = Residual(dropout, branch)
 
-    def forward(self, x: Tensor, bias: Tensor | None, turned: RotaryTables) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None, rotary: RotaryTables) -> Tensor:
         """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K) -> (B, T, D)"""
-        x = self.add(x, self.own(norm(x), bias, turned))
+        x = self.add(x, self.own(norm(x), bias, rotary))
         return self.add(x, self.mlp(norm(x)))
 
 
@@ -159,12 +159,12 @@ class CrossBlock(nn.Module):
         self,
         x: Tensor,
         own: Tensor | None,
-        turned: RotaryTables,
+        rotary: RotaryTables,
         source: tuple[Tensor, Tensor, Tensor | None],
-        past: KeyValueCache | None,
+        cache: KeyValueCache | None,
         layer: int,
     ) -> Tensor:
         """x (B, T, D), own: bias broadcasting to (B, H, T, T), source: keys, values (B, H, S, K), bias -> (B, T, D)"""
-        x = self.add(x, self.own(norm(x), own, turned, past, layer))
+        x = self.add(x, self.own(norm(x), own, rotary, cache, layer))
         x = self.add(x, self.source(norm(x), *source))
         return self.add(x, self.mlp(norm(x)))

@@ -199,7 +199,7 @@ class ModernTrunk(nn.Module):
         self.mix = EarlierTokens(d_model, config.taps)
         self.drop = Dropout(config.dropout)
         self.h = nn.ModuleList(
-            SelfBlock(d_model, heads, dropout=config.dropout, branch=scaling.branch, causal=True)
+            SelfBlock(d_model, heads, dropout=config.dropout, branch=scaling.branch_factor, causal=True)
             for _ in range(config.layers)
         )
         nn.init.normal_(self.wte.weight, std=EMBEDDING_STD)

@@ -53,7 +53,7 @@ class Scaling:
         return self.layers / BASE_LAYERS if self.ruled else 1.0
 
     @property
-    def branch(self) -> float:
+    def branch_factor(self) -> float:
         """The factor of a residual branch: x + branch f(x)."""
         return 1.0 if self.standard else 1 / self.depth
 
@@ -63,7 +63,7 @@ class Scaling:
         return 1.0 if self.standard else 1 / self.width
 
     @property
-    def hidden_rate(self) -> float:
+    def hidden_rate_factor(self) -> float:
         """The factor of the learning rate of hidden matrices."""
         return 1 / self.width / (self.depth**0.5 if self.standard else 1)
 
@@ -95,7 +95,7 @@ def parameter_groups(
     Tied weights are in one group, once.
     """
     scaling = getattr(model, "scaling", UNSCALED)
-    hidden = MUON if muon else scaling.hidden_rate
+    hidden = MUON if muon else scaling.hidden_rate_factor
     rules = {
         "embedding": (1.0, 1.0, 1.0 if scaling.standard else 1 / scaling.width),
         HIDDEN: (hidden, 1 / hidden, scaling.epsilon),

@@ -71,7 +71,7 @@ class Translator(nn.Module):
         self.embedding = Embedding(config.vocabulary, config.d_model)
         self.drop = Dropout(config.dropout)
         d_model, heads, layers = config.d_model, config.heads, config.layers
-        rules = {"dropout": config.dropout, "branch": self.scaling.branch}
+        rules = {"dropout": config.dropout, "branch": self.scaling.branch_factor}
         self.encoder = nn.ModuleList(SelfBlock(d_model, heads, causal=False, **rules) for _ in range(layers))
         self.cross = Linear(d_model, 2 * layers * d_model, bias=False)  # keys and values for all layers
         self.decoder = nn.ModuleList(CrossBlock(d_model, heads, **rules) for _ in range(layers))
@@ -108,7 +108,7 @@ class Translator(nn.Module):
 
     def _read(self, source: Tensor, bias: Tensor | None, read_bias: Tensor | None) -> EncodedSource:
         """source (B, S), biases of the encoder's and the decoder's attention to it (B, 1, ..., S) -> EncodedSource"""
-        turned = self._turns(0, source.shape[1])
+        turned = self._rotary_tables(0, source.shape[1])
         x = self.drop(norm(self.embedding(source)))
         for block in self.encoder:
             x = block(x, bias, turned)
@@ -116,27 +116,27 @@ class Translator(nn.Module):
         keys, values = pairs.unbind(2)  # (B, S, L, H, K)
         return EncodedSource(norm(keys).permute(2, 0, 3, 1, 4), values.permute(2, 0, 3, 1, 4), read_bias)
 
-    def decode(self, target_in: Tensor, memory: EncodedSource, past: KeyValueCache | None = None) -> Tensor:
-        """target_in (B, T): the whole target so far, or with `past` its next tokens -> logits (B, T, V)"""
-        begin, length = 0 if past is None else past.length, target_in.shape[1]
+    def decode(self, target_in: Tensor, memory: EncodedSource, cache: KeyValueCache | None = None) -> Tensor:
+        """target_in (B, T): the whole target so far, or with `cache` its next tokens -> logits (B, T, V)"""
+        begin, length = 0 if cache is None else cache.length, target_in.shape[1]
         own = self._causal(begin + length)[begin:] if length > 1 else None  # a single new position attends to all
-        return self._write(target_in, own, memory, past)
+        return self._write(target_in, own, memory, cache)
 
     def _write(
-        self, target_in: Tensor, own: Tensor | None, memory: EncodedSource, past: KeyValueCache | None
+        self, target_in: Tensor, own: Tensor | None, memory: EncodedSource, cache: KeyValueCache | None
     ) -> Tensor:
         """target_in (B, T), own: bias of its attention to the target so far -> logits (B, T, V)"""
-        begin, length = 0 if past is None else past.length, target_in.shape[1]
-        turned = self._turns(begin, begin + length)
+        begin, length = 0 if cache is None else cache.length, target_in.shape[1]
+        turned = self._rotary_tables(begin, begin + length)
         x = self.drop(norm(self.embedding(target_in)))
         sources = zip(memory.keys.unbind(), memory.values.unbind(), strict=True)
         for layer, (block, source) in enumerate(zip(self.decoder, sources, strict=True)):
-            x = block(x, own, turned, (*source, memory.bias), past, layer)
-        if past is not None:
-            past.length += length
+            x = block(x, own, turned, (*source, memory.bias), cache, layer)
+        if cache is not None:
+            cache.length += length
         return linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))
 
-    def _turns(self, begin: int, end: int) -> RotaryTables:
+    def _rotary_tables(self, begin: int, end: int) -> RotaryTables:
         """Return the rotary tables (T, K) of positions `begin` to `end`, however long the sentence."""
         tables: RotaryTables = self.cosines, self.sines
         if end > RESIDENT:

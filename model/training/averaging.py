@@ -32,7 +32,7 @@ class Average:
             torch._foreach_lerp_(self._averages, [parameter.detach() for parameter in self._parameters], share)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """Give the model the averaged weights inside, and afterwards its own again, bit by bit."""
         self._swap()
         try:

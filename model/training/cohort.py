@@ -3,7 +3,8 @@
 Norms have no gains and linear maps no biases, so only linear maps, embeddings, taps, dropout and the loss tell members
 apart. Each member is a Learner whose weights are views of the model's: it keeps its rates, decays, dropout, clip, seed,
 batches, moments and count of steps, and takes the steps that it would take alone, on a CPU bit by bit. On a GPU
-`advance` replays one graph for all. Where memory runs out no batch is cut: only a learner that steps alone does that.
+`take_steps` replays one graph for all. Where memory runs out no batch is cut: only a learner that steps alone does
+that.
 
 # Shapes: K members.
 """
@@ -74,11 +75,11 @@ class Cohort:
         self._generators.append(generator)
         self._stack()
 
-    def leave(self, place: int) -> Learner:
+    def leave(self, index: int) -> Learner:
         """Let the learner at this place step alone again, and return it; torch's CPU generator gets its random
         state."""
-        learner = self.learners.pop(place)
-        torch.set_rng_state(self._generators.pop(place).get_state())
+        learner = self.learners.pop(index)
+        torch.set_rng_state(self._generators.pop(index).get_state())
         for parameter in learner.parameter_names:
             parameter.data = parameter.detach().clone()
         self._model, self._stacks, self._captured = None, [], None
@@ -86,14 +87,14 @@ class Cohort:
             self._stack()
         return learner
 
-    def save(self, place: int, folder: Path, state: dict[str, Any]) -> Path:
+    def save(self, index: int, folder: Path, state: dict[str, Any]) -> Path:
         """Write a checkpoint of the learner at this place, as it would alone."""
-        learner = self.learners[place]
+        learner = self.learners[index]
         parts = [(parameter, parameter.data) for parameter in learner.parameter_names]
         for parameter, part in parts:  # safetensors takes no views of a larger storage
             parameter.data = part.clone()
         try:
-            tensors = learner.tensors() | {"random.cpu": self._generators[place].get_state()}
+            tensors = learner.tensors() | {"random.cpu": self._generators[index].get_state()}
             return checkpoints.save(folder, learner.model, tensors, learner.state() | state)
         finally:
             for parameter, part in parts:
@@ -104,14 +105,14 @@ class Cohort:
         for learner, factor in zip(self.learners, factors, strict=True):
             for group in learner.optimizer.param_groups:
                 group["lr"] = group["peak_rate"] * factor
-        batch, tokens = TrainBatches.joined(self._batches())
-        with self._steps().aside() if self.learners[0].device.type == "cuda" else nullcontext():
+        batch, tokens = TrainBatches.next_joined(self._batches())
+        with self._steps().on_capture_stream() if self.learners[0].device.type == "cuda" else nullcontext():
             losses, norms = self._gradients(batch), self._update()
-            self._took(tokens)
+            self._count_step(tokens)
         told = zip(losses, norms, tokens, strict=True)
         return [Step(loss=loss, gradient_norm=norm, tokens=count) for loss, norm, count in told]
 
-    def advance(self, factors: Sequence[Sequence[float]]) -> list[Step]:
+    def take_steps(self, factors: Sequence[Sequence[float]]) -> list[Step]:
         """Take N steps of each member at these factors (N, K) of its peak rates; a GPU's host waits for none of
         them."""
         if self.learners[0].device.type != "cuda":
@@ -121,13 +122,13 @@ class Cohort:
                 for of in taken
             ]
         told, counts, captured = list[Tensor](), list[tuple[int, ...]](), self._steps()
-        with captured.aside():
+        with captured.on_capture_stream():
             while len(counts) < len(factors):
-                rows, tokens = TrainBatches.taken(self._batches(), min(QUEUE, len(factors) - len(counts)))
+                rows, tokens = TrainBatches.plan_steps(self._batches(), min(QUEUE, len(factors) - len(counts)))
                 some = np.array(factors[len(counts) : len(counts) + len(tokens)])
                 for place in captured.take(rows, self._rates(some)):
-                    self._took(tokens[place])
-                told.append(captured.told(len(tokens)))
+                    self._count_step(tokens[place])
+                told.append(captured.results(len(tokens)))
                 counts += tokens
             losses, norms = torch.cat(told).unbind(-1)  # (N, K) each
         each = zip(losses.unbind(1), norms[-1], zip(*counts, strict=True), strict=True)
@@ -139,7 +140,7 @@ class Cohort:
     def _steps(self) -> CapturedSteps:
         if self._captured is None:
             members, first = len(self.learners), self.learners[0]
-            rows = TrainBatches.taken(self._batches(), 0)[0].shape[1:]
+            rows = TrainBatches.plan_steps(self._batches(), 0)[0].shape[1:]
             rates = members * len(first.optimizer.param_groups)
             self._captured = CapturedSteps(
                 first.device, rows=rows, rates=rates, told=(members, 2), body=self._body,
@@ -177,9 +178,9 @@ class Cohort:
 
         return undo
 
-    def _took(self, tokens: Sequence[int]) -> None:
+    def _count_step(self, tokens: Sequence[int]) -> None:
         for learner, count in zip(self.learners, tokens, strict=True):
-            learner._took(count)
+            learner._count_step(count)
         if self._dropouts.rates != [learner.dropout for learner in self.learners]:
             self._stack()
 

@@ -50,7 +50,7 @@ class SharedBatches(EndlessBatches):
 
     def __init__(self, whole: EndlessBatches, rank: int, ranks: int) -> None:
         self._whole, self._rank, self._ranks = whole, rank, ranks
-        some = whole.some()
+        some = whole.any_batch()
         if (rows := len(some.targets)) < ranks:
             row = some.targets[0].numel()
             raise UserError(
@@ -63,8 +63,8 @@ class SharedBatches(EndlessBatches):
     def __len__(self) -> int:
         return len(self._whole)
 
-    def some(self) -> Batch:
-        return self._share(self._whole.some())
+    def any_batch(self) -> Batch:
+        return self._share(self._whole.any_batch())
 
     def state(self) -> dict[str, int]:
         return self._whole.state()
@@ -184,7 +184,7 @@ def agreement(learner: ParallelLearner, parts: tuple[int, ...] = (2, 4, 8)) -> A
     """Measure the agreement on a batch of the learner's, without dropout."""
     learner.model.eval()
     try:
-        batch = learner.batches.some()
+        batch = learner.batches.any_batch()
         together = flat_gradient(learner, lambda: learner._gradients(batch))
         cut = {}
         for count in parts:
@@ -202,7 +202,7 @@ def agreement(learner: ParallelLearner, parts: tuple[int, ...] = (2, 4, 8)) -> A
 
 def _alone(learner: ParallelLearner) -> None:
     """Add the gradients of the whole batch, in this process alone."""
-    whole = learner.family.training_batches(learner.config, learner.data, learner.device).some()
+    whole = learner.family.training_batches(learner.config, learner.data, learner.device).any_batch()
     with learner.together.no_sync():
         for part, share in whole.parts(learner.ranks):
             learner._backward(part, share)

@@ -70,7 +70,7 @@ class CapturedSteps:
         return self._graph is not None and self._graph_of == self._now()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def on_capture_stream(self) -> Iterator[None]:
         """Run what is inside on the stream of the captures: autograd accumulates a gradient on the stream that it first
         used, and a capture may not wait for another stream."""
         now = torch.cuda.current_stream(self._device)
@@ -82,8 +82,8 @@ class CapturedSteps:
             now.wait_stream(self._stream)
 
     def take(self, rows: Tensor, rates: np.ndarray) -> Iterator[int]:
-        """Take a step on each of these rows (N, ...), at most QUEUE, at these rates (N, R), inside `aside`; yield the
-        place of each once it is launched. The host waits for none."""
+        """Take a step on each of these rows (N, ...), at most QUEUE, at these rates (N, R), inside `on_capture_stream`;
+        yield the place of each once it is launched. The host waits for none."""
         self._rows[: len(rows)].copy_(rows)
         self._rates[: len(rows)].copy_(to_device(rates.astype(np.float32), self._device))
         self._place.zero_()
@@ -91,17 +91,17 @@ class CapturedSteps:
             if self._graph is not None and self.graphed:
                 self._graph.replay()
             else:
-                self.forget()
+                self.drop_graph()
                 self._step(captured=False)
                 if self._graph_of != self._now():
                     self.capture()
             yield place
 
-    def told(self, count: int) -> Tensor:
+    def results(self, count: int) -> Tensor:
         """Return what the first `count` of the steps last taken returned (N, ...)."""
         return self._told[:count].clone()
 
-    def forget(self) -> None:
+    def drop_graph(self) -> None:
         """Drop the graph, which no longer serves, and free its memory before what follows needs some."""
         if self._graph is not None:
             self._graph = self._graph_of = None
@@ -128,7 +128,7 @@ class CapturedSteps:
 
 
 class GraphedLearner(Learner):
-    """A Learner whose `advance` replays a captured step; where it cannot be captured, steps are taken kernel by
+    """A Learner whose `take_steps` replays a captured step; where it cannot be captured, steps are taken kernel by
     kernel."""
 
     batches: TrainBatches
@@ -147,27 +147,27 @@ class GraphedLearner(Learner):
 
     def rehearse(self) -> None:
         """Rehearse as any Learner does, then capture the step."""
-        with self._captured.aside():
+        with self._captured.on_capture_stream():
             super().rehearse()
             self._captured.capture()
 
     def compile(self) -> None:
         """Compile as any Learner does; the next step is captured anew."""
-        with self._captured.aside():
-            self._captured.forget()
+        with self._captured.on_capture_stream():
+            self._captured.drop_graph()
             super().compile()
 
-    def advance(self, factors: Sequence[float]) -> Step:
+    def take_steps(self, factors: Sequence[float]) -> Step:
         """Take a step at each of these shares of the peak rates; the host waits for none of them."""
         peaks = [group["peak_rate"] for group in self.optimizer.param_groups]
         told, tokens = list[Tensor](), 0
-        with self._captured.aside():
+        with self._captured.on_capture_stream():
             while factors:
                 rows, counts = self.batches.take(min(len(factors), QUEUE))
                 rates = np.outer(factors[: len(counts)], peaks)
                 for place in self._captured.take(rows, rates):
-                    self._took(counts[place])
-                told.append(self._captured.told(len(counts)))
+                    self._count_step(counts[place])
+                told.append(self._captured.results(len(counts)))
                 tokens, factors = tokens + sum(counts), factors[len(counts) :]
             losses, norms = torch.cat(told).unbind(1)
         return Step(loss=losses, gradient_norm=norms[-1], tokens=tokens)

@@ -51,10 +51,9 @@ class Learner:
     """The part of a trial that learns; it knows no clock.
 
     micro_batches: number of parts of a batch, whose gradients add up to the whole's; doubled where memory runs out
-    (`ran_out`), as long as that helps. forward: what the loss calls, which may wrap the model that is saved. rank: of
-    this process among those that train the model together. dropout: the present rate, which is the config's once the
-    text was seen `dropout_after` times, and 0 before.
-    """
+    (`is_out_of_memory`), as long as that helps. forward: what the loss calls, which may wrap the model that is saved.
+    rank: of this process among those that train the model together. dropout: the present rate, which is the config's
+    once the text was seen `dropout_after` times, and 0 before."""
 
     rank = 0
 
@@ -62,7 +61,7 @@ class Learner:
         precision.prepare(config.precision, device)
         torch.manual_seed(config.seed)
         self.config, self.data, self.device = config, data, device
-        self.micro_batches, self.ran_out = max(micro_batches, config.micro_batches), False
+        self.micro_batches, self.is_out_of_memory = max(micro_batches, config.micro_batches), False
         self.family = FAMILIES[config.family]
         self.model = self.family.build(config, data.vocabulary, pad_of(data)).to(device)
         precision.set_compute(self.model, config.precision)
@@ -90,16 +89,16 @@ class Learner:
         batch = next(self.batches)
         loss = self._gradients(batch)
         norm = self._update()
-        self._took(batch.tokens)
+        self._count_step(batch.tokens)
         return Step(loss=loss, gradient_norm=norm, tokens=batch.tokens)
 
-    def advance(self, factors: Sequence[float]) -> Step:
+    def take_steps(self, factors: Sequence[float]) -> Step:
         """Take a step at each of these shares of the peak rates."""
         steps = [self.step(factor) for factor in factors]
         losses, tokens = torch.stack([step.loss for step in steps]), sum(step.tokens for step in steps)
         return Step(loss=losses, gradient_norm=steps[-1].gradient_norm, tokens=tokens)
 
-    def _took(self, tokens: int) -> None:
+    def _count_step(self, tokens: int) -> None:
         """Account for a step that was taken."""
         self.steps += 1
         self.tokens += tokens
@@ -158,7 +157,7 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
         self._drop(self.config.dropout)  # which needs the most memory
-        self._gradients(self.batches.some())
+        self._gradients(self.batches.any_batch())
         self._drop_when_due()
         self._update()
         begin_moments(self.optimizer)
@@ -177,7 +176,7 @@ class Learner:
             module, _, own = name.rpartition(".")
             setattr(self.model.get_submodule(module), own, buffer)
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device has done the steps it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -195,7 +194,7 @@ class Learner:
         and beyond these runs eagerly without a word. On a CPU (cpp_wrapper) g++ gets two files a graph instead of one a
         kernel, each of which costs it .4 s to start, and optimizes little in the one that only calls kernels;
         activation checkpointing with dropout cannot be compiled so. On a GPU, where no test of ours has a compiler,
-        compiled code is used only where its gradients agree with eager ones (`_alike`).
+        compiled code is used only where its gradients agree with eager ones (`_gradients_match`).
         """
         on_cpu = self.device.type == "cpu"  # a trial compiles on its own core, without processes of its own
         torch._inductor.config.compile_threads = 1 if on_cpu else torch.get_num_threads()
@@ -203,17 +202,17 @@ class Learner:
         torch._inductor.config.cpp_wrapper = on_cpu and not self.config.checkpointing
         torch._inductor.config.cpp_wrapper_build_separate = True
         self._loss = torch.compile(self._loss_of, dynamic=False)
-        if not on_cpu and not self._alike():
+        if not on_cpu and not self._gradients_match():
             self._loss = self._loss_of
 
     @property
     def _kind(self) -> tuple[str, str, str]:
         return self.config.family, self.config.architecture, self.config.precision
 
-    def _alike(self) -> bool:
+    def _gradients_match(self) -> bool:
         """Whether compiled gradients point where eager ones do, together and matrix by matrix, as far as dropout lets
         that be seen. False where gradients are not finite, or the compiled code fails or runs out of memory."""
-        state, compiled, batch = self.random_state(), self._loss, self.batches.some()
+        state, compiled, batch = self.random_state(), self._loss, self.batches.any_batch()
         try:
             first = self._gradients_by(self._loss_of, batch)
             again, other = (cosines(first, self._gradients_by(loss, batch)) for loss in (self._loss_of, compiled))
@@ -256,7 +255,7 @@ class Learner:
                     raise
             self.optimizer.zero_grad(set_to_none=True)
             if short:
-                self.ran_out = True
+                self.is_out_of_memory = True
                 give_back_freed()
             if random_state is None:
                 self.micro_batches *= 2
@@ -348,7 +347,7 @@ def dry_batch(config: Config, data: Data) -> Iterator[str]:
         yield "batches"
         for split in ("valid", "test"):
             next(iter(family.evaluation_batches(config, data, split, 1, device)))
-        batch = family.training_batches(config, data, device).some()
+        batch = family.training_batches(config, data, device).any_batch()
         part, _ = batch.parts(max(1, len(batch.targets) // 2))[0]
         yield "loss"
         loss, _ = family.losses(model, config, part.inputs, part.targets)

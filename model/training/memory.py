@@ -48,7 +48,7 @@ class PeakMemory:
             _CLEAR_REFS.write_text("5")  # resets VmHWM, see proc(5)
 
     @contextlib.contextmanager
-    def excluded(self) -> Iterator[None]:
+    def excluding(self) -> Iterator[None]:
         """Count memory taken inside, such as for a library, as the process's own and not as the trial's."""
         held = status_bytes("VmRSS")
         yield
@@ -122,7 +122,7 @@ class MemoryLimit:
         self._before = status_bytes("VmData")
         self._set(self._before + self._limit)
 
-    def counted(self) -> int:
+    def counted_bytes(self) -> int:
         """Return the bytes of this trial that count towards RLIMIT_DATA; 0 where no such limit is set."""
         limited = self._limit is not None and self._device.type == "cpu"
         return max(0, status_bytes("VmData") - self._before) if limited else 0

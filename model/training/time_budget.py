@@ -72,7 +72,7 @@ class Lease:
         taken, self.used = self.used, dict.fromkeys(PHASES, 0.0)
         return taken
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return self.ends - self.clock()
 
     def observe(self, kind: str, seconds: float) -> None:
@@ -87,7 +87,7 @@ class Lease:
         return self.hints | self.longest
 
     @contextmanager
-    def spent_on(self, phase: str) -> Iterator[None]:
+    def charging(self, phase: str) -> Iterator[None]:
         """Charge the time inside to `phase`; afterwards the phase is the one before."""
         before = self.phase
         self.enter(phase)
@@ -125,7 +125,7 @@ class Pace:
         return statistics.median(self.recent) if self.recent else self.settled
 
     @property
-    def warm(self) -> bool:
+    def is_warm(self) -> bool:
         """Whether more steps were taken than the first few, which say little of those to come."""
         return self.settled is not None or len(self.early) > WARM
 
@@ -173,17 +173,17 @@ class Forecast:
             goal = self.pace.steps_in(self.segment.training_seconds)
         return None if goal is None else max(0, goal - self.learner.steps)
 
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         """Whether the segment's steps are done, or its seconds while the step time is not settled."""
         steps, seconds = self.steps_left(), self.segment.training_seconds
         return steps == 0 or (steps is None and seconds is not None and self.pace.training_seconds >= seconds)
 
     def step_fits(self) -> bool:
-        return self.lease.left() >= MARGIN * self.step_seconds() + self.closing_seconds()
+        return self.lease.seconds_left() >= MARGIN * self.step_seconds() + self.closing_seconds()
 
     def training_left(self) -> float:
         """Return the most seconds of training that are left before the closing."""
-        left = self.lease.left() - self.closing_seconds()
+        left = self.lease.seconds_left() - self.closing_seconds()
         steps, step_seconds = self.steps_left(), self.pace.median()
         if steps is not None and step_seconds is not None:
             left = min(left, steps * step_seconds)
@@ -200,7 +200,7 @@ class Forecast:
             guess = (self.pace.median() or 0.0) / 2 / self.learner.config.batch_tokens
         return tokens * self.lease.expected("evaluation token", guess)
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def learn_evaluation(self, evaluation: Evaluation) -> None:
         """Learn from an evaluation that was completed."""
         self.paces.append(evaluation.seconds / evaluation.tokens)
         self.lease.observe("evaluation token", self.paces[-1])
@@ -243,27 +243,27 @@ class Decay:
         self.share = share
         self.fraction = fraction or 1.0  # one that had ended starts anew
         self.length = length if 0 < fraction < 1 else None
-        self.begun = False
+        self.has_begun = False
 
-    def begins(self, done: float, left: float) -> bool:
+    def is_due(self, done: float, left: float) -> bool:
         """Whether the decay is due; done, left: training behind and ahead, both in steps or both in seconds."""
-        return not self.begun and (self.fraction < 1 or self.before(done, left) <= 0)
+        return not self.has_begun and (self.fraction < 1 or self.left_before(done, left) <= 0)
 
-    def before(self, done: float, left: float) -> float:
+    def left_before(self, done: float, left: float) -> float:
         """Return the training before the decay is due, in the unit of both."""
         return left - self.share * (done + left)
 
     def begin(self, left: float) -> None:
         """Start from the present fraction; where the end did not move the length stays, so that no bit changes."""
-        self.begun = True
+        self.has_begun = True
         if self.length is None or left / self.length != self.fraction:
             self.length = left / self.fraction
 
     def factor(self, left: float) -> float:
         """Return the share of the peak rate with this much training ahead."""
-        if self.begun and self.length:
+        if self.has_begun and self.length:
             self.fraction = min(1.0, max(0.0, left / self.length))
-        return self.fraction if self.begun else 1.0
+        return self.fraction if self.has_begun else 1.0
 
     def state(self, left: float) -> dict[str, Any]:
         """Return what __init__ takes, JSON-able; left: training ahead of the next step"""

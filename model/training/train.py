@@ -14,8 +14,8 @@ from model.config import OLD_DEFAULTS, Config, Data
 from model.training import checkpoint as checkpoints
 from model.training.graph import make_learner
 from model.training.learner import MakeLearner
-from model.training.looks import RecentSteps, SegmentEvaluations
 from model.training.memory import PeakMemory, prepare_process
+from model.training.monitor import RecentSteps, SegmentEvaluations
 from model.training.time_budget import MARGIN, Decay, Forecast, Lease, Pace, Segment, warm_up
 from tune.errors import UserError
 from tune.reports import Ended, Evaluation, Report
@@ -86,15 +86,15 @@ class _Training:
 
     def run(self) -> Generator[Report, None, None]:
         self._start()
-        while not self.forecast.reached() and self.forecast.step_fits():
+        while not self.forecast.is_reached() and self.forecast.step_fits():
             self.stopped = self.stop()
             if self.stopped:
                 break
-            self._advance()
-            point = self.looks.due()
+            self._take_steps()
+            point = self.looks.evaluate_if_due()
             if self.lease.clock() >= self.next_yield or point:
                 self._read()
-                if self.recent.diverged or self.looks.lowest.turned:
+                if self.recent.diverged or self.looks.lowest.has_turned:
                     break
                 self._keep_safe()
                 yield self._report(None, **point)
@@ -136,15 +136,15 @@ class _Training:
 
     # Steps
 
-    def _advance(self) -> None:
+    def _take_steps(self) -> None:
         """Take a step; on a GPU, as many as are queued at once."""
         self._begin_decay_when_due()
         if self._compiles_now():
-            with self.lease.spent_on("compile"):
-                with self.memory.excluded():  # it loads the compiler
+            with self.lease.charging("compile"):
+                with self.memory.excluding():  # it loads the compiler
                     self.learner.compile()
                 self._steps(1)
-                self.learner.wait()
+                self.learner.synchronize()
             self.recent.forget_tokens()
             self.pace.recent.clear()
             self.lease.longest.pop("step", None)
@@ -152,14 +152,14 @@ class _Training:
         count = self._count()
         began = self.lease.clock()
         self._steps(count)
-        self.learner.wait()
+        self.learner.synchronize()
         seconds = self.lease.clock() - began
         self.lease.observe("step", seconds)
         self.pace.add(seconds, count)
-        self.recent.took(seconds)
+        self.recent.add_seconds(seconds)
 
     def _steps(self, count: int) -> None:
-        self.recent.add(self.learner.advance([self._factor(later) for later in range(count)]))
+        self.recent.add(self.learner.take_steps([self._factor(later) for later in range(count)]))
 
     def _compiles_now(self) -> bool:
         """Whether to compile now: decided once a segment, when the step time is known, and again where dropout
@@ -176,35 +176,37 @@ class _Training:
         count = max(1, int(QUEUED_SECONDS / max(step_seconds, 1e-6)))
         if self.segment.curve:
             count = min(count, self.looks.listed_every - self.learner.steps % self.looks.listed_every)
-        if self.segment.final and not self.decay.begun:
+        if self.segment.final and not self.decay.has_begun:
             unit = step_seconds if self.segment.steps is None else 1
-            count = min(count, max(1, math.ceil(self.decay.before(self._done(), self._ahead()) / unit)))
+            count = min(
+                count, max(1, math.ceil(self.decay.left_before(self._training_done(), self._training_left()) / unit))
+            )
         steps = self.forecast.steps_left()
         return count if steps is None else min(count, steps)
 
-    def _done(self) -> float:
-        """Return the training so far, in the unit of `_ahead`."""
+    def _training_done(self) -> float:
+        """Return the training so far, in the unit of `_training_left`."""
         return self.pace.training_seconds if self.segment.steps is None else self.learner.steps
 
-    def _ahead(self, later: int = 0) -> float:
+    def _training_left(self, later: int = 0) -> float:
         """Return the training left in a final segment after so many more steps: in steps where it has a number of them,
         else in seconds."""
         steps = self.forecast.steps_left()
         if steps is not None:
             return steps - later
-        return self.lease.left() - self.forecast.closing_seconds() - later * (self.pace.median() or 0.0)
+        return self.lease.seconds_left() - self.forecast.closing_seconds() - later * (self.pace.median() or 0.0)
 
     def _factor(self, later: int = 0) -> float:
         warm = warm_up(self.learner.steps + later, self.config.warm_up_steps)
-        return warm * self.decay.factor(self._ahead(later))
+        return warm * self.decay.factor(self._training_left(later))
 
     def _begin_decay_when_due(self) -> None:
         if not self.segment.final:
             return
-        if self.decay.begins(self._done(), self._ahead()):
+        if self.decay.is_due(self._training_done(), self._training_left()):
             if self.decay.fraction == 1.0:
                 self._save(checkpoints.BEFORE_DECAY, after=self.forecast.closing_seconds())
-            self.decay.begin(self._ahead())
+            self.decay.begin(self._training_left())
 
     def _read(self) -> None:
         """Read the steps since the last time; where a batch had to be cut, the peak of memory begins anew."""
@@ -224,9 +226,9 @@ class _Training:
 
     def _save(self, name: str = "", after: float = 0.0) -> None:
         """Write a checkpoint if it fits before what must follow."""
-        if self.lease.left() < MARGIN * self.forecast.checkpoint_seconds() + after:
+        if self.lease.seconds_left() < MARGIN * self.forecast.checkpoint_seconds() + after:
             return
-        with self.lease.spent_on("checkpoint"):
+        with self.lease.charging("checkpoint"):
             began = self.lease.clock()
 
             def measured() -> dict[str, Any]:
@@ -244,7 +246,7 @@ class _Training:
             "pace": self.pace.state(),
             "first_loss": self.recent.first_loss,
             "train_loss": self.recent.train_loss,
-            "decay": self.decay.state(self._ahead()),
+            "decay": self.decay.state(self._training_left()),
         }
 
     # The end
@@ -253,27 +255,29 @@ class _Training:
         self._read()
         if self.recent.diverged:
             return self._judged("diverged")
-        took_steps, reached = self.learner.steps > self.looks.began, self.forecast.reached()
+        took_steps, reached = self.learner.steps > self.looks.began, self.forecast.is_reached()
         if self.stopped:
             self._save()
             return self._report("stopped")
         looks, seen = self.looks, dict[str, Evaluation | None]()
         at_end = self.segment.final and (reached or (self.segment.steps is None and took_steps))
-        if not looks.lowest.turned and (looks.watching or not at_end):
-            seen = looks.look(after=MARGIN * self.forecast.checkpoint_seconds())
-        if at_end or looks.lowest.turned:
-            if looks.lowest.turned or (seen and looks.lowest.above):  # an end that was not evaluated may be the best
+        if not looks.lowest.has_turned and (looks.watching or not at_end):
+            seen = looks.evaluate_subset(after=MARGIN * self.forecast.checkpoint_seconds())
+        if at_end or looks.lowest.has_turned:
+            if looks.lowest.has_turned or (
+                seen and looks.lowest.is_above_lowest
+            ):  # an end that was not evaluated may be the best
                 looks.go_back()
                 seen = {}
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
-            valid, averaged = (seen["valid"], seen["averaged"]) if seen else looks.both()
+            valid, averaged = (seen["valid"], seen["averaged"]) if seen else looks.evaluate_both()
             trained = seen["trained"] if seen else looks.trained()
             average = self.learner.average if averaged and valid and averaged.loss < valid.loss else None
             splits = ("valid", "test") if self.segment.whole else ()
-            with nullcontext() if average is None else average.in_place():
+            with nullcontext() if average is None else average.applied():
                 of_all = {split: looks.evaluate(split, None) for split in splits}
             whole, test = of_all.get("valid"), of_all.get("test")
-            ended: Ended = "turned" if looks.lowest.turned else "final"
+            ended: Ended = "turned" if looks.lowest.has_turned else "final"
             return self._judged(ended, valid=valid, averaged=averaged, whole=whole, test=test, trained=trained)
         if took_steps:
             self._save()
@@ -299,12 +303,12 @@ class _Training:
             learning_rate=self.config.learning_rate * self._factor(),
             gradient_norm=self.recent.gradient_norm,
             tokens_per_second=self.recent.tokens_per_second,
-            step_seconds=(self.pace.median() or None) if ended != "stopped" or self.pace.warm else None,
+            step_seconds=(self.pace.median() or None) if ended != "stopped" or self.pace.is_warm else None,
             training_seconds=self.pace.training_seconds,
             memory_bytes=self.memory.bytes(),
             seconds=self.lease.take(),
             micro_batches=learner.micro_batches,
-            ran_out=learner.ran_out,
+            ran_out=learner.is_out_of_memory,
             valid_subset=self.evaluation_tokens,
             ended=ended,
             checkpoint=checkpoint,

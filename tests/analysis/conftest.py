@@ -73,7 +73,7 @@ class Written:
         self.folder = folder
         self.journal = Journal(folder, new=True)
         self.journal.rows("PRAGMA synchronous = OFF")  # as in tests/tune/search/world.py
-        self.journal.note(**(FACTS | facts))
+        self.journal.write_facts(**(FACTS | facts))
 
     def slot(self, slot: int = 0, *, opened: float = 0.0, closed: float | None = None) -> None:
         self.journal.insert("slots", {"slot": slot, "opened": opened, "closed": closed})

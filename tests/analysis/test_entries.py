@@ -104,7 +104,7 @@ def test_of_a_study_that_was_cut_short_the_table_says_so(
 ) -> None:
     six.journal.update("slots", 0, {"closed": 100.0})
     if ended is not None:
-        six.journal.note(ended=ended)
+        six.journal.write_facts(ended=ended)
     text = printed(RankSettings, six.folder)
     assert text.count("\nsix ") == (said is not None) and (said or "") in text
     assert "the furthest level first" in text and "three answers of an earlier stage, all at rung 0" in text
@@ -201,7 +201,7 @@ def test_spend_adds_up_and_tells_what_the_records_took(six: Written, printed: Pr
     said = printed(SpendSettings, six.folder)
     assert "spent 1m40s of 16m40s (10.0 %), 75.0 % of it in optimizer steps" in said
     assert "is known of searches that ended in order" in said
-    six.journal.note(overhead={"search": 50.0, "journal": 0.1, "tensorboard": 0.4})
+    six.journal.write_facts(overhead={"search": 50.0, "journal": 0.1, "tensorboard": 0.4})
     assert "the journal took 0.1s (0.2 %), TensorBoard 0.4s (0.8 %)" in printed(SpendSettings, six.folder)
 
 

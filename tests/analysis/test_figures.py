@@ -121,7 +121,7 @@ def test_the_burn_down_begins_with_the_cap_never_rises_and_ends_with_what_is_lef
     for moment, left in data[["seconds", "left"]].itertuples(index=False):
         of_slots = (moment - taken["opened"]).clip(0, taken["until"] - taken["opened"]) * taken["share"]
         assert left <= spent.cap - of_slots.sum() + 1e-9, "what is held is spent, though its work is not reported yet"
-    assert {what: data[what].iloc[-1] for what in CHARGE_COLORS} == pytest.approx(spent.by)
+    assert {what: data[what].iloc[-1] for what in CHARGE_COLORS} == pytest.approx(spent.by_kind)
 
 
 def test_the_bills_add_up_to_the_charges(found: Results) -> None:
@@ -259,7 +259,7 @@ def test_perplexities_in_another_context_are_marked(write: Callable[..., Written
     studies = two(write)
     for context, alike in ((64, True), (128, False)):
         for study, given in zip(studies, (64, context), strict=True):
-            study.journal.note(recipes={"nanogpt": {"context": given}})
+            study.journal.write_facts(recipes={"nanogpt": {"context": given}})
         shown = {name: cells for name, *cells in comparison_rows(*results(*studies).studies)}
         assert ("nanogpt: perplexity, not in the same context" not in shown) == alike
         assert not any("translation: perplexity, not" in name for name in shown), "its rows are sentences"

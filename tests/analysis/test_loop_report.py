@@ -70,7 +70,7 @@ def page(loop: Loops) -> str:
 def best(loop: Loops) -> tuple[float, str, int]:
     """By the journal alone the best value as it was reported, its trial and steps."""
     found = loop.journal.rows("SELECT * FROM reports WHERE final OR rung IS NOT NULL ORDER BY valid_loss LIMIT 1")[0]
-    return loop.metric.own(found["valid_loss"]), found["trial"], found["steps"]
+    return loop.metric.to_reported(found["valid_loss"]), found["trial"], found["steps"]
 
 
 def test_the_page_says_first_what_is_best_and_that_the_cap_held(page: str, loop: Loops) -> None:
@@ -184,7 +184,7 @@ def test_the_ranking_is_the_one_that_the_search_returned(loop: Loops, results: R
 
 def test_no_column_of_ours_can_be_taken_by_a_dimension_or_a_number(results: Results, six: Written) -> None:
     """Else a loop that calls one so would break its page."""
-    own = {*results.dimensions, *results.told, results.measure.column}
+    own = {*results.dimensions, *results.last_reported, results.measure.column}
     families = Results(studies=[open_study(six.folder)])
     for each, theirs in ((results, own), (families, {*families.dimensions})):
         assert {*each.trials, *each.reached, *ranking(each)} - theirs <= RESERVED_NAMES

@@ -50,9 +50,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"cap": 1000.0, "how": "found", "trial": "t001", "loss": 1.5, "low": 1.5, "high": 1.5},
         {"cap": 2000.0, "how": "going on", "trial": "t001", "loss": 1.25, "low": 1.125, "high": 1.375},
     ]  # fmt: skip
-    study.journal.note(prospects={"nanogpt": {"rows": rows, "decayed": True, "why": None}})
+    study.journal.write_facts(prospects={"nanogpt": {"rows": rows, "decayed": True, "why": None}})
     samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a", "reference": None}]}
-    study.journal.note(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
+    study.journal.write_facts(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
     study.journal.close()
     do(ReportSettings, [str(study.folder)])
     return study.folder / "report"

@@ -162,14 +162,22 @@ def spent(write: Callable[..., Written]) -> Written:
 def test_each_second_held_is_somewhere(spent: Written) -> None:
     found = spending(open_study(spent.folder))
     assert found.spent == 160
-    assert found.by == {"steps": 90, "start": 10, "compile": 0, "evaluation": 0, "checkpoint": 0, "idle": 55, "lost": 5}
+    assert found.by_kind == {
+        "steps": 90,
+        "start": 10,
+        "compile": 0,
+        "evaluation": 0,
+        "checkpoint": 0,
+        "idle": 55,
+        "lost": 5,
+    }
     assert found.table.loc["nanogpt", "steps"] == 70 and found.table.loc["translation", "lost"] == 5
 
 
 def test_money_and_energy_stand_beside_the_seconds_where_they_are_known(spent: Written, printed: Printed) -> None:
     summary = "spent 2m40s of 16m40s (16.0 %), 56.2 % of it in optimizer steps"
     assert spending(open_study(spent.folder)).summary == summary
-    spent.journal.note(settings={"price_per_hour": "9.0"}, energy_joules=7200.0)
+    spent.journal.write_facts(settings={"price_per_hour": "9.0"}, energy_joules=7200.0)
     assert spending(open_study(spent.folder)).summary == f"{summary}, 0.40 at 9.00 a device-hour, 2 Wh of this machine"
     assert json.loads(printed(SpendSettings, spent.folder, "--json"))["energy_joules"] == 7200
 
@@ -187,7 +195,7 @@ def test_work_that_was_not_reported_yet_is_not_idle(spent: Written) -> None:
     spent.charge("steps", 30, slot=2, trial="t1", at=30)
     spent.journal.insert("decisions", {"at": 90, "trial": None, "action": "wait", "reason": "a test"})
     found = spending(open_study(spent.folder))
-    assert (found.spent, found.by["idle"]) == (190, 55)
+    assert (found.spent, found.by_kind["idle"]) == (190, 55)
 
 
 def test_training_past_the_best_is_told_as_far_as_it_was_looked_at(spent: Written) -> None:
@@ -220,7 +228,7 @@ def test_how_a_study_ended_is_of_its_last_run(write: Callable[..., Written]) -> 
         "no": lambda study: None,
         "open": lambda study: study.slot(1, opened=100.0),
         "closed": lambda study: study.slot(1, opened=100.0, closed=150.0),
-        "early": lambda study: study.journal.note(cap_seconds=2000.0),
+        "early": lambda study: study.journal.write_facts(cap_seconds=2000.0),
     }
     for name, later in went_on.items():
         study = write(name, ended={"reason": "cap", "spent": 100.0, "cap": 1000.0})

@@ -36,7 +36,8 @@ def test_two_alike_are_seldom_told_apart_and_two_far_apart_mostly(seeds: int, by
     error = math.sqrt(2 * by_seed**2 / seeds + 2 * by_text**2 / BLOCKS)
     told = {
         apart: sum(
-            difference(*drawn(rng, seeds, by_seed=by_seed, by_text=by_text, apart=apart)).told for _ in range(draws)
+            difference(*drawn(rng, seeds, by_seed=by_seed, by_text=by_text, apart=apart)).excludes_zero
+            for _ in range(draws)
         )
         for apart in (0.0, 8 * error)
     }
@@ -47,7 +48,7 @@ def test_what_all_texts_and_seeds_agree_on_is_the_difference_and_turned_round_it
     rng = np.random.default_rng(1)
     first = rng.normal(2.0, 0.5, (1, BLOCKS)) + np.zeros((2, 1))
     found = difference(first, first + 0.25)
-    assert found.nats == pytest.approx(0.25) and found.half == pytest.approx(0.0, abs=1e-9) and found.told
+    assert found.nats == pytest.approx(0.25) and found.half == pytest.approx(0.0, abs=1e-9) and found.excludes_zero
     one, other = drawn(rng, 2, by_seed=0.01, by_text=0.01, apart=0.02)
     there, back = difference(one, other), difference(other, one)
     assert (back.nats, back.half) == (pytest.approx(-there.nats), pytest.approx(there.half))

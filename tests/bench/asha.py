@@ -23,7 +23,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from model.config import RECIPES, Data
-from model.training import looks
+from model.training import monitor
 from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
@@ -52,7 +52,7 @@ REPORTS = 100
 def life(config: dict[str, Any], data: Data, seconds: float) -> None:
     """A trial as ASHA wants it: its decay ends where its life does, and it tells its loss all the way."""
     prepare_process(1)
-    looks.CURVE_POINTS = REPORTS
+    monitor.CURVE_POINTS = REPORTS
     segment = Segment(device_seconds=seconds, final=True)
     spent = 0.0
     with tempfile.TemporaryDirectory() as folder:

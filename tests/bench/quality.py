@@ -216,7 +216,7 @@ def rates(data: Path, *, short: bool) -> Iterator[Row]:
             base = valleys[BASE].best
             regrets = {shape: valley.losses[base] - valley.loss for shape, valley in valleys.items()}
             worst = max(regrets, key=regrets.__getitem__)
-            bracketed = all(valley.bracketed for valley in valleys.values())
+            bracketed = all(valley.is_bracketed for valley in valleys.values())
             rules = "with the rules" if ruled else "one rate for all tensors"
             yield Row(
                 what=f"regret of the base's rate, {family}, {rules}",

@@ -71,10 +71,10 @@ def intervals(data: Path, *, short: bool) -> Iterator[Row]:
     for path in (*sorted(PUBLISHED.glob("*.jsonl")), *sorted(data.glob("*.jsonl"))):
         for table in load_tables(path):
             curves = table.curves
-            seconds = min(curve.seconds for curve in curves) if table.own_mode else None
+            seconds = min(curve.seconds for curve in curves) if table.is_own_mode else None
             found = [inside(curves, share, seconds, seeds=2 if short else SEEDS) for share in SHARES]
             yield _row(table.name, found)
-            kinds.setdefault("own mode" if table.own_mode else "recorded", []).append(found)
+            kinds.setdefault("own mode" if table.is_own_mode else "recorded", []).append(found)
     for kind, tables in kinds.items():
         yield _row(f"all {len(tables)} of {kind}", [pooled(share) for share in zip(*tables, strict=True)])
 
@@ -101,7 +101,7 @@ def inside(curves: tuple[Curve, ...], share: float, seconds: float | None, *, se
     hits = count = 0
     for seed in range(seeds):
         tried = random.Random(seed).sample(curves, min(TRIALS, 2 * len(curves) // 3))
-        lives = [(curve, curve.most if seconds is None else seconds / curve.step_seconds) for curve in tried]
+        lives = [(curve, curve.max_steps if seconds is None else seconds / curve.step_seconds) for curve in tried]
         known = [(curve, life, seen(curve, share * life)) for curve, life in lives]
         known = [(curve, life, losses) for curve, life, losses in known if losses and math.isfinite(curve.loss(life))]
         if len({curve.parameters for curve, _, _ in known}) < FEWEST_SIZES:

@@ -142,13 +142,13 @@ def paths(bench: Bench) -> Iterator[Row]:
             bench.wait()
             ready = time.perf_counter() - began
             factors = [warm_up(step, 50) for step in range(bench.steps)]
-            losses = learner.advance(factors).loss
+            losses = learner.take_steps(factors).loss
             valid = evaluate(learner.model, config, data, "valid", tokens=4096, device=bench.device)
             assert valid is not None, "nothing refuses it"
             graph = "a graph" if isinstance(learner, GraphedLearner) and learner.graphed else "no graph"
             eager = Learner(config, data, bench.device)
             eager.rehearse()
-            apart = (eager.advance(factors).loss - losses).abs().max().item()
+            apart = (eager.take_steps(factors).loss - losses).abs().max().item()
             told = f"{losses[0]:.3f}, {losses[-1]:.3f}, {valid.loss:.3f}, {ready:.1f}, {graph}, {apart:.1g}"
             yield row(
                 f"{bench.steps} steps in each precision: first and last loss, validation; seconds until ready; whether "
@@ -159,7 +159,7 @@ def paths(bench: Bench) -> Iterator[Row]:
     for depth in (layers, 2 * layers):
         for config, data in bench.configs((width, heads, depth)):
             learner = Learner(config, data, bench.device)
-            learner.advance([0.0, 0.0])
+            learner.take_steps([0.0, 0.0])
             bench.wait()
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.device.type == "cuda" else [])]
             with profile(activities=activities) as seen:
@@ -178,8 +178,8 @@ def paths(bench: Bench) -> Iterator[Row]:
 
 def _compiled_gradients(bench: Bench, config: Config, data: Data) -> Row:
     learner, found = Learner(config, data, bench.device), list[str]()
-    learner.advance([warm_up(step, 50) for step in range(bench.steps)])
-    batch = learner.batches.some()
+    learner.take_steps([warm_up(step, 50) for step in range(bench.steps)])
+    batch = learner.batches.any_batch()
 
     def gradients(function: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
         learner.optimizer.zero_grad(set_to_none=True)
@@ -233,20 +233,20 @@ def _speed(
 ) -> Row:
     learner = Learner(config, data, bench.device)
     torch.backends.cuda.enable_cudnn_sdp(cudnn)
-    eager = bench.step_seconds(learner.advance)
+    eager = bench.step_seconds(learner.take_steps)
     del learner
     graphed = make_learner(config, data, bench.device)
     torch.backends.cuda.enable_cudnn_sdp(cudnn)
     graphed.rehearse()
-    graph = best = bench.step_seconds(graphed.advance)
+    graph = best = bench.step_seconds(graphed.take_steps)
     after = ""
     if compiled and bench.device.type == "cuda":
         began = time.perf_counter()
         graphed.compile()
-        graphed.advance([0.0])
+        graphed.take_steps([0.0])
         bench.wait()
         taken = time.perf_counter() - began
-        best = bench.step_seconds(graphed.advance)
+        best = bench.step_seconds(graphed.take_steps)
         how = "" if graphed.can_compile() else " (not compiled: with other gradients)"
         after = f", {best * 1e3:.3g} = {eager / best:.2f}x{how}, {taken:.0f} s"
     share = FAMILIES[config.family].step_flops(config, data) / min(graph, best) / peak
@@ -284,7 +284,7 @@ def _memory(bench: Bench, config: Config, data: Data) -> Row:
     peak = PeakMemory(bench.device)
     learner = make_learner(config, data, bench.device)
     learner.rehearse()
-    learner.advance([0.0])
+    learner.take_steps([0.0])
     bench.wait()
     step = peak.bytes()
     evaluate(learner.model, config, data, "valid", tokens=16_384, device=bench.device)
@@ -309,10 +309,10 @@ def _trained(bench: Bench, config: Config) -> Row:
     for first in range(0, steps, every):
         now = time.perf_counter()
         some = range(first, min(first + every, steps))
-        learner.advance([min(warm_up(step, 100), (steps - step) / (0.7 * steps)) for step in some])
+        learner.take_steps([min(warm_up(step, 100), (steps - step) / (0.7 * steps)) for step in some])
         bench.wait()
         seconds += time.perf_counter() - now
-        with learner.average.in_place():
+        with learner.average.applied():
             valid = evaluate(learner.model, config, data, "held_out", tokens=None, device=bench.device)
         assert valid is not None, "nothing refuses it"
         losses.append(valid.loss)
@@ -336,10 +336,10 @@ def _cohort(bench: Bench, config: Config, data: Data, members: int) -> Cohort:
 
 def _as_one(bench: Bench, config: Config, data: Data) -> Row:
     config = replace(config, dropout=0.1, dropout_after=0.0)
-    eager = bench.step_seconds(_cohort(bench, config, data, 1).leave(0).advance)
+    eager = bench.step_seconds(_cohort(bench, config, data, 1).leave(0).take_steps)
     learner = make_learner(config, data, bench.device)
     learner.rehearse()
-    graph, told = bench.step_seconds(learner.advance), list[str]()
+    graph, told = bench.step_seconds(learner.take_steps), list[str]()
     for members in bench.members:
         cohort = _cohort(bench, config, data, members)
         each = [bench.step_seconds(partial(take, cohort)) / members for take in (_kernel_by_kernel, _as_a_graph)]
@@ -362,8 +362,8 @@ def _farthest(bench: Bench, config: Config, data: Data) -> float:
     cohort, factors = Cohort(), [warm_up(step, bench.steps // 2) for step in range(bench.steps)]
     for each in configs:
         cohort.join(Learner(each, data, bench.device))
-    found = cohort.advance([[factor] * len(configs) for factor in factors])
-    alone = [Learner(each, data, bench.device).advance(factors) for each in configs]
+    found = cohort.take_steps([[factor] * len(configs) for factor in factors])
+    alone = [Learner(each, data, bench.device).take_steps(factors) for each in configs]
     return max((one.loss - other.loss).abs().max().item() for one, other in zip(found, alone, strict=True))
 
 
@@ -373,7 +373,7 @@ def _kernel_by_kernel(cohort: Cohort, factors: list[float]) -> None:
 
 
 def _as_a_graph(cohort: Cohort, factors: list[float]) -> None:
-    cohort.advance([[factor] * len(cohort.learners) for factor in factors])
+    cohort.take_steps([[factor] * len(cohort.learners) for factor in factors])
 
 
 def _side_by_side(bench: Bench, count: int) -> float:
@@ -395,7 +395,7 @@ def _steps(bench: Bench, ready: Any, told: Any) -> None:
     learner.rehearse()
     bench.wait()
     ready.wait()
-    told.put(1 / bench.step_seconds(learner.advance))
+    told.put(1 / bench.step_seconds(learner.take_steps))
 
 
 def searches(bench: Bench) -> Iterator[Row]:

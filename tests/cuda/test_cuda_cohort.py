@@ -44,7 +44,7 @@ def cohort_of(family: str, data: dict[str, Data], count: int = 3, **changes: obj
 def steps_of(cohort: Cohort) -> list[list[float]]:
     """Losses and last norms of each, of steps at rates that change; some at a time, one member behind the others."""
     factors = [[0.5] * len(cohort.learners), [1.0] * len(cohort.learners)]
-    told = [cohort.advance(some) for some in (factors, factors[1:] * 2, [[1.0, 0.7, 0.7]])]
+    told = [cohort.take_steps(some) for some in (factors, factors[1:] * 2, [[1.0, 0.7, 0.7]])]
     return [
         [x for steps in told for x in (*steps[place].loss.tolist(), steps[place].gradient_norm.item())]
         for place in range(len(cohort.learners))
@@ -69,10 +69,10 @@ def test_members_learn_in_a_graph_what_each_learns_alone_until_one_leaves_and_be
     with fake_cuda() as seen:
         cohort = cohort_of("nanogpt", data, **asked)
         configs = [learner.config for learner in cohort.learners]
-        found = [list(steps.loss.tolist()) for steps in cohort.advance([[each] * 3 for each in factors[:3]])]
+        found = [list(steps.loss.tolist()) for steps in cohort.take_steps([[each] * 3 for each in factors[:3]])]
         left = cohort.leave(0)
         found[0] += [left.step(factor).loss.item() for factor in factors[3:]]
-        for losses, steps in zip(found[1:], cohort.advance([[each] * 2 for each in factors[3:]]), strict=True):
+        for losses, steps in zip(found[1:], cohort.take_steps([[each] * 2 for each in factors[3:]]), strict=True):
             losses += steps.loss.tolist()
         assert seen.launches["graph"] == 4
         for each, losses in zip(configs, found, strict=True):
@@ -88,7 +88,7 @@ def test_where_dropout_begins_for_one_the_graph_of_all_is_made_anew(
     def losses() -> list[list[float]]:
         cohort = cohort_of("nanogpt", data, 2, dropout_after=2 * 128 / text.training_tokens, dropout=0.5)
         cohort.join(Learner(config("nanogpt", dropout=0.0), text, CUDA))
-        return [step.loss.tolist() for step in cohort.advance([[1.0] * 3] * 6)]
+        return [step.loss.tolist() for step in cohort.take_steps([[1.0] * 3] * 6)]
 
     eager, graphed = both_ways(losses, monkeypatch)
     assert eager == (graphed[0], 0) and graphed[1] == 4
@@ -97,8 +97,8 @@ def test_where_dropout_begins_for_one_the_graph_of_all_is_made_anew(
 def test_a_replayed_step_of_a_cohort_is_one_launch_without_copy_or_wait(data: dict[str, Data]) -> None:
     with fake_cuda() as seen:
         cohort = cohort_of("nanogpt", data, average=0.0)
-        cohort.advance([[1.0] * 3])
-        assert_one_launch_a_step(seen, lambda steps: cohort.advance([[1.0] * 3] * steps))
+        cohort.take_steps([[1.0] * 3])
+        assert_one_launch_a_step(seen, lambda steps: cohort.take_steps([[1.0] * 3] * steps))
 
 
 def test_a_learner_with_a_graph_does_not_join(data: dict[str, Data]) -> None:

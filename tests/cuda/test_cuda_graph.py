@@ -23,7 +23,7 @@ def advanced(made: Learner, steps: int = STEPS) -> list[float]:
     told = list[float]()
     factors = [min(1.0, (step + 1) / 3) * (1 - step / steps) for step in range(steps)]
     for some in (factors[:1], factors[1:4], factors[4:]):
-        step = made.advance(some)
+        step = made.take_steps(some)
         told += [*step.loss.tolist(), step.gradient_norm.item()]
     return told
 
@@ -100,11 +100,11 @@ def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
         patch.setattr(made.family, "losses", losses)
         made.rehearse()
         assert not made.dropout
-        made.advance([1.0] * STEPS)
+        made.take_steps([1.0] * STEPS)
         assert made.dropout and made.graphed
         patch.setattr(torch, "compile", lambda function, **_: function)
         made.compile()
-        made.advance([1.0])
+        made.take_steps([1.0])
     first, again, *checks = kept[:2], kept[2:4], *kept[4:-1]
     assert first == again == [0, 1]  # a step, its capture; and both again where dropout begins
     assert not any(checks) and kept[-1] == 1  # what is compiled is looked at, taken, captured
@@ -145,12 +145,12 @@ def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
         with fake_cuda(), monkeypatch.context() as patch:
             made = make_learner(config(family, dropout=dropout, precision=precision), data[family], CUDA)
             made.rehearse()
-            made.advance([1.0] * (8 if precision == "fp16" else 1))  # so that a scaler has found its scale
+            made.take_steps([1.0] * (8 if precision == "fp16" else 1))  # so that a scaler has found its scale
             if how is not None:
                 patch.setattr(torch, "compile", how)
                 made.compile()
                 used.clear()
-            told.append(made.advance([1.0, 1.0]).loss.tolist())
+            told.append(made.take_steps([1.0, 1.0]).loss.tolist())
             assert bool(used) == (how is compiled) and made.can_compile() == (how is not miscompiled)
             assert made.graphed
     assert told[0] == told[1] == told[2] == told[3]
@@ -167,7 +167,7 @@ def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
             parameter.register_post_accumulate_grad_hook(lambda _: added.add(torch.cuda.current_stream()))
         patch.setattr(torch.cuda, "graph", lambda graph, stream: captured.add(stream) or no_graph(graph, stream))
         made.rehearse()
-        made.advance([1.0])
+        made.take_steps([1.0])
     assert added == captured and len(captured) == 1
 
 
@@ -178,7 +178,7 @@ def test_many_steps_at_once_are_those_taken_one_by_one(data: dict[str, Data]) ->
         steps = [one.step(factor) for factor in factors]
         at_once = make_learner(asked, data["nanogpt"], CUDA)
         at_once.rehearse()
-        found = at_once.advance(factors)
+        found = at_once.take_steps(factors)
         assert found.loss.tolist() == pytest.approx([step.loss.item() for step in steps], rel=1e-2)
         assert found.gradient_norm.item() == pytest.approx(steps[-1].gradient_norm.item(), rel=5e-2)
         assert (
@@ -190,8 +190,8 @@ def test_a_replayed_step_is_one_launch_without_copy_or_wait(data: dict[str, Data
     with fake_cuda() as seen:
         made = make_learner(config("nanogpt", average=0.0), data["nanogpt"], CUDA)
         made.rehearse()
-        made.advance([1.0])
-        assert_one_launch_a_step(seen, lambda steps: made.advance([1.0] * steps))
+        made.take_steps([1.0])
+        assert_one_launch_a_step(seen, lambda steps: made.take_steps([1.0] * steps))
 
 
 def assert_one_launch_a_step(seen: Seen, advance: Callable[[int], object]) -> None:
@@ -212,7 +212,7 @@ def test_where_memory_runs_out_the_parts_get_a_graph(data: dict[str, Data], monk
         cut.rehearse()
         losses.append(advanced(cut))
         made = make_learner(asked, data["nanogpt"], CUDA)
-        rows, real = len(made.batches.some().targets), made.family.losses
+        rows, real = len(made.batches.any_batch().targets), made.family.losses
 
         def within_half(model: torch.nn.Module, asked: Config, inputs: Any, targets: torch.Tensor) -> Any:
             if len(targets) > rows - rows // 2:
@@ -221,7 +221,7 @@ def test_where_memory_runs_out_the_parts_get_a_graph(data: dict[str, Data], monk
 
         monkeypatch.setattr(made.family, "losses", within_half)
         made.rehearse()
-        assert made.micro_batches == 2 and made.ran_out and made.graphed
+        assert made.micro_batches == 2 and made.is_out_of_memory and made.graphed
         losses.append(advanced(made))
     assert losses[0] == losses[1]
 

@@ -179,5 +179,5 @@ def assert_parts_add_up(config: Config, data: Data, parts: int = 4) -> None:
 
 def gradients(learner: Learner) -> dict[str, torch.Tensor]:
     """By parameter, of a first batch in training."""
-    learner._gradients(learner.batches.some())
+    learner._gradients(learner.batches.any_batch())
     return {name: parameter.grad.clone() for parameter, name in learner.parameter_names.items()}

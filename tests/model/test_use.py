@@ -236,6 +236,6 @@ def test_a_sample_of_translation_has_its_source_and_its_reference(tmp_path, pair
     found = list(samples(*load_model(exported(tmp_path, "translation", tokenizer)), pair_data, 2))
     for row, pair in zip(found, (0, len(pair_data.valid) - 1), strict=True):
         for name, side in (("input", pair_data.valid.source), ("reference", pair_data.valid.target)):
-            ids = side.of(pair).tolist()
+            ids = side.tokens_of(pair).tolist()
             text = tokenizer.decode([token for token in ids if token not in (pair_data.bos, pair_data.eos)])
             assert row[name] == text

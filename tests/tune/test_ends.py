@@ -54,7 +54,7 @@ def searches(folder: Path, where: str, words: Sequence[str], line: Connection, s
         if where == "fails":
             raise ValueError("cannot reshape")
         line.send("searching")
-        assert not where or engine.next() is None, "a trial begins though all is to end"
+        assert not where or engine.next_assignment() is None, "a trial begins though all is to end"
 
     class Twice(Thread):
         """The second signal comes in the midst of hearing the first."""

@@ -200,10 +200,10 @@ def test_an_error_beside_a_machine_that_is_lost_fails_no_trial(tmp_path: Path) -
     world = World(tmp_path, cap=600, slots=2)
     there = 2
     world.engine.slots.there = lambda: there
-    first, second = world.engine.next(), world.engine.next()
+    first, second = world.engine.next_assignment(), world.engine.next_assignment()
     assert first is not None and second is not None
     there = 1
-    world.engine.raised(second.trial, "error: it raised ObjectLostError")
+    world.engine.on_error(second.trial, "error: it raised ObjectLostError")
     assert [row["state"] for row in world.journal.rows("SELECT state FROM trials ORDER BY trial")][1] == "paused"
 
 
@@ -294,7 +294,7 @@ def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
             state, reason = "paused", reason.removeprefix("waits: ")
         row = {"trial": f"t{number:03d}", "family": "nanogpt", "config": "{}", "state": state, "reason": reason}
         world.journal.insert("trials", row | {"created": 0.0})
-    world.journal.note(ended={"reason": ended, "spent": 1.0}, settings=settings)
+    world.journal.write_facts(ended={"reason": ended, "spent": 1.0}, settings=settings)
     (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
     assert line == f"nanogpt: {'no trial reached a rung: ' if reasons else ''}{told}"
 
@@ -308,7 +308,7 @@ def test_more_time_is_advised_as_it_was_missing(tmp_path: Path, reason: str, nea
     world = World(tmp_path, cap=600, slots=1)
     row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "stopped", "reason": "price"}
     world.journal.insert("trials", row | {"created": 0.0})
-    world.journal.note(ended={"reason": reason, "near_deadline": near, "spent": 9.0, "cap": 600.0})
+    world.journal.write_facts(ended={"reason": reason, "near_deadline": near, "spent": 9.0, "cap": 600.0})
     (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
     assert line.endswith(told)
 
@@ -319,7 +319,7 @@ def test_a_search_that_gave_up_is_not_over_and_says_what_it_needs(tmp_path: Path
     world = World(tmp_path, cap=600, slots=1)
     row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "failed", "reason": "error: x"}
     world.journal.insert("trials", row | {"created": 0.0})
-    world.journal.note(ended={"reason": "errors", "spent": spent, "cap": 600.0})
+    world.journal.write_facts(ended={"reason": "errors", "spent": spent, "cap": 600.0})
     (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
     assert line.endswith(f"mend that and go on with --resume{more}")
 
@@ -348,9 +348,9 @@ def test_the_budget_line_never_says_that_nothing_runs_while_a_slot_is_held(tmp_p
     held = []
 
     class Told:
-        def decided(self, *_: object) -> None: ...
+        def on_decision(self, *_: object) -> None: ...
 
-        def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        def on_report(self, engine: Engine, trial: str, report: Report) -> None:
             held.append((budget_line(engine), world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL")))
 
     world = World(tmp_path, cap=240, slots=2, listen=lambda journal: [Told()])

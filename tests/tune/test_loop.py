@@ -77,17 +77,17 @@ def test_outside_of_a_search_it_trains_as_ever(tmp_path: Path) -> None:
 def test_a_lease_ends_at_the_report_that_reaches_its_goal_and_the_next_one_goes_on_from_there(world: World) -> None:
     world.again(training_seconds=3.0)
     for step in (10, 20, 30):
-        assert not world.lease.done()
+        assert not world.lease.is_over()
         world.report(5.0 - step / 10, step=step, save=saving(step))
-    assert world.lease.done() and world.heard[-1]["ended"] == "rung" and world.heard[-1]["lost"] == 0
+    assert world.lease.is_over() and world.heard[-1]["ended"] == "rung" and world.heard[-1]["lost"] == 0
     with pytest.raises(StopLoop):
         world.report(1.0)
     lease = world.again(steps=50)
     assert lease.checkpoint is not None and json.loads((lease.checkpoint / "state.json").read_text()) == 30
     world.report(9.0, step=40)
-    assert not lease.done()
+    assert not lease.is_over()
     world.report(9.0, step=50, save=saving(50))
-    assert lease.done() and world.heard[-1]["training_seconds"] == 5.0
+    assert lease.is_over() and world.heard[-1]["training_seconds"] == 5.0
     assert world.heard[-1]["best"] == 2.0, "the best so far is the result"
 
 
@@ -96,16 +96,16 @@ def test_so_much_of_a_lease_is_kept_back_that_another_report_as_late_as_any_fits
         world.now, lease = 0.0, world.again(ends=40.0)
         for gap in gaps:
             world.report(1.0, after=gap, save=saving(0))
-            if lease.done():
+            if lease.is_over():
                 break
-        assert lease.done() and world.heard[-1]["ended"] == "lease"
+        assert lease.is_over() and world.heard[-1]["ended"] == "lease"
         left = 40.0 - world.now
         assert 0 <= left < LEASE_RESERVE_FACTOR * (max(gaps) + 1), "it neither outstays it nor leaves it unused"
 
 
 def test_on_a_last_segment_it_trains_as_long_as_the_lease_lets_it(world: World) -> None:
     world.again(ends=20.0, last=True)
-    while not world.lease.done():
+    while not world.lease.is_over():
         world.report(1.0)
     assert world.heard[-1]["ended"] == "final" and world.now > 17.0
 
@@ -114,16 +114,16 @@ def test_a_last_segment_in_which_no_step_was_made_is_not_its_end(world: World) -
     world.report(1.0, step=7)
     world.again(ends=world.now + 2.0, last=True)
     world.report(1.0, step=0)
-    assert world.lease.done() and world.heard[-1]["ended"] == "lease"
+    assert world.lease.is_over() and world.heard[-1]["ended"] == "lease"
 
 
 def test_a_loop_has_an_end_of_its_own_where_its_life_is_over_or_it_returns(world: World) -> None:
     world.again(life=20)
     world.report(1.0, step=20, save=saving(20))
-    assert world.lease.done() and world.heard[-1]["ended"] == "returned"
+    assert world.lease.is_over() and world.heard[-1]["ended"] == "returned"
     world.again()
     world.report(0.5, step=30, save=saving(30))
-    world.lease.returned()
+    world.lease.on_return()
     assert world.heard[-1]["ended"] == "returned" and world.heard[-1]["lost"] == 0
     assert newest_checkpoint(Path(world.terms["folder"])).name.endswith("30")  # type: ignore[union-attr]
 
@@ -132,14 +132,14 @@ def test_a_trial_that_returns_at_once_on_its_next_lease_keeps_what_it_reported(w
     world.again(steps=5)
     world.report(0.5, step=5, save=saving(5), accuracy=0.9, bad=math.inf)
     world.again()
-    world.lease.returned()
+    world.lease.on_return()
     said = world.heard[-1]
     assert (said["ended"], said["numbers"]) == ("returned", {"loss": 0.5, "accuracy": 0.9})
 
 
 def test_who_returns_without_a_word_is_told_so(world: World) -> None:
     with pytest.raises(ValueError, match=r"^the loop returned without a report: call ration\.report\(...\) in it$"):
-        world.lease.returned()
+        world.lease.on_return()
 
 
 @pytest.mark.parametrize("told", ["low", None, {"a": 1}, [1, 2], torch.ones(2)])
@@ -171,7 +171,7 @@ def test_whole_steps_of_any_library_count(world: World, step: Any) -> None:
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_metric_that_is_not_finite_ends_the_trial(world: World, loss: float) -> None:
     world.report(loss, save=saving(0))
-    assert world.lease.done() and world.heard[-1]["ended"] == "diverged" and not world.heard[-1]["checkpoint"]
+    assert world.lease.is_over() and world.heard[-1]["ended"] == "diverged" and not world.heard[-1]["checkpoint"]
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
@@ -180,7 +180,7 @@ def test_what_it_had_before_counts_and_is_not_saved_over(world: World, loss: flo
     world.report(3.0)
     world.lease.report({"loss": loss}, None, saving(0), always=always)
     said = world.heard[-1]
-    assert world.lease.done() and (said["ended"], said["best"], said["checkpoint"]) == ("returned", 3.0, None)
+    assert world.lease.is_over() and (said["ended"], said["best"], said["checkpoint"]) == ("returned", 3.0, None)
 
 
 def test_within_a_lease_too_it_can_go_back_to_what_was_saved_last(world: World) -> None:
@@ -202,7 +202,7 @@ class Gone(io.StringIO):
 def test_where_what_it_would_save_is_gone_when_it_returned_the_last_checkpoint_stays(world: World, save: Any) -> None:
     world.report(2.0, after=100.0, save=saving(1))
     world.report(3.0, after=0.1, save=save)
-    world.lease.returned()
+    world.lease.on_return()
     said = world.heard[-1]
     assert (said["ended"], said["best"], said["lost"]) == ("returned", 2.0, 1)
     assert read_record(Path(said["checkpoint"])).steps == 1
@@ -211,7 +211,7 @@ def test_where_what_it_would_save_is_gone_when_it_returned_the_last_checkpoint_s
 def test_a_save_that_is_wrong_and_never_worked_fails_the_trial_that_returned(world: World) -> None:
     world.report(2.0, save=lambda folder: nothing_of_this_name)  # noqa: F821
     with pytest.raises(NameError):
-        world.lease.returned()
+        world.lease.on_return()
 
 
 def test_numbers_of_any_library_count_and_what_else_is_told_is_left_out(world: World) -> None:
@@ -229,16 +229,16 @@ def test_more_is_better_where_it_is_said(world: World) -> None:
 
 def test_reports_travel_once_a_second_and_no_seconds_are_lost_on_the_way(world: World) -> None:
     world.again(ends=60.0)
-    while not world.lease.done():
+    while not world.lease.is_over():
         world.report(1.0, after=0.05)
     assert len(world.heard) <= world.now + 2
     assert sum(each["seconds"]["steps"] for each in world.heard) == pytest.approx(world.now)
 
 
 def test_what_it_sets_up_is_its_start_and_no_training(world: World) -> None:
-    world.lease.begins()
+    world.lease.end_setup()
     world.now += 30.0
-    assert not world.lease.done()
+    assert not world.lease.is_over()
     world.report(1.0)
     assert world.heard[-1]["seconds"]["start"] == 30.0 and world.heard[-1]["seconds"]["steps"] == 1.0
     assert world.heard[-1]["gap"] == 1.0
@@ -248,7 +248,7 @@ def test_told_to_end_it_ends_at_its_next_report_and_keeps_it(world: World) -> No
     world.report(1.0, save=saving(1))
     world.stopped = True
     world.report(0.9, save=saving(2))
-    assert world.lease.done() and world.heard[-1]["ended"] == "stopped" and world.heard[-1]["lost"] == 0
+    assert world.lease.is_over() and world.heard[-1]["ended"] == "stopped" and world.heard[-1]["lost"] == 0
 
 
 def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_trial_that_goes_on_keeps_back_as_much_as_it_ever_needed_for_a_report(
     world.report(1.0, after=8.0, save=saving(1))
     world.again(ends=world.now + 1.0 + LEASE_RESERVE_FACTOR * 8.0)
     world.report(1.0, after=1.0)
-    assert world.lease.done() and world.heard[-1]["ended"] == "lease"
+    assert world.lease.is_over() and world.heard[-1]["ended"] == "lease"
 
 
 @pytest.mark.parametrize("price", [1.0, 3.0])
@@ -362,7 +362,7 @@ def test_what_its_last_checkpoint_took_is_kept_back_in_the_next_process_too(worl
     for _ in range(4):
         ends = world.now + 30.0
         world.again(ends=ends)
-        while not world.lease.done():
+        while not world.lease.is_over():
             world.report(1.0, after=0.5, save=save)
         assert world.now <= ends and not world.heard[-1]["lost"]
 
@@ -377,7 +377,7 @@ def test_what_another_trials_checkpoint_took_shortens_no_lease_of_one_that_knows
     ends = world.now + 80.0
     terms = Terms(**{**world.terms, "ends": ends})
     world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
-    while not world.lease.done():
+    while not world.lease.is_over():
         world.report(1.0, after=0.5, save=save)
     assert world.now > ends - LEASE_RESERVE_FACTOR * (9.0 + 1.0)
 

@@ -85,7 +85,7 @@ def test_a_space_with_an_end_is_counted_and_used_up() -> None:
     for search in ("random", "tpe"):
         suggester = Suggester(FEW, seed=0, search=search, prior=lambda config: NO_FAVOUR)
         found = [suggester.suggest(f"t{number}") for number in range(4)]
-        assert not suggester.more and sorted(map(label, found)) == sorted(map(label, every))
+        assert not suggester.has_more and sorted(map(label, found)) == sorted(map(label, every))
 
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
@@ -94,13 +94,13 @@ def test_a_range_of_fractions_ends_too_and_what_is_used_up_leaves_the_rest(searc
     narrow = OwnSpace(given=make_space({"beta": floats(0.999, 0.9999)}))
     suggester = Suggester(narrow, seed=0, search=search, prior=lambda config: NO_FAVOUR)
     found = [suggester.suggest(f"t{number}") for number in range(10)]
-    assert not suggester.more and sorted(map(label, found)) == sorted(map(label, narrow.configs()))
+    assert not suggester.has_more and sorted(map(label, found)) == sorted(map(label, narrow.configs()))
     two = OwnSpace(given=make_space({"kind": choice("a", "b"), "rate": floats(0.5, 0.99, when={"kind": "b"})}))
     suggester = Suggester(two, seed=0, search=search, prior=lambda config: NO_FAVOUR)
     for number in range(40):
         config = suggester.suggest(f"t{number}")
         suggester.tell(f"t{number}", 0, 1.0 if config["kind"] == "a" else 2.0)
-    assert suggester.more
+    assert suggester.has_more
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e5, -1e5])

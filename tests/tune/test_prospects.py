@@ -53,10 +53,10 @@ def study(tmp_path: Path) -> Study:
             "recipes": dict.fromkeys(world.families, RECIPE.stored()), "devices": {"slots": 2, "name": "CPU core"},
         }  # fmt: skip
         (folder / "study.json").write_text(json.dumps(facts))
-        world.journal.note(**facts)
+        world.journal.write_facts(**facts)
         world.run(reports)
-        if world.engine.done:
-            world.journal.note(ended={"reason": "cap", "spent": world.accounting.ledger.spent, "cap": cap})
+        if world.engine.is_done:
+            world.journal.write_facts(ended={"reason": "cap", "spent": world.accounting.ledger.spent, "cap": cap})
         return world
 
     return made
@@ -69,7 +69,7 @@ def asked(world: World, **changes: Any) -> Settings:
 @pytest.mark.parametrize("reports", [3, 20, 31, float("inf")])
 def test_it_knows_what_the_search_knew_whether_that_is_over_runs_or_was_killed(study: Study, reports: float) -> None:
     world = study(reports)
-    with Journal.copied(world.journal.folder) as journal:
+    with Journal.in_memory_copy(world.journal.folder) as journal:
         found = restore_policies(journal, asked(world), world.journal.folder, slots=2, share=1.0)
     for name, family in world.families.items():
         assert found[name].state() == family.policy.state()
@@ -82,7 +82,7 @@ def test_who_is_promising_before_anything_is_known_is_so_in_a_plan_too(tmp_path:
     context = make_search_context(settings, replace(CORE, precisions=("fp32", "bf16")))
     (tmp_path / "study").mkdir()
     with Journal(tmp_path / "study", new=True) as journal:
-        journal.note(**context.facts())
+        journal.write_facts(**context.facts())
         suggestions = make_engine(context, journal, []).families["nanogpt"].suggestions
         assert isinstance(suggestions, Suggester)
         trials = [f"t{number:03d}" for number in range(1, 30)]
@@ -126,7 +126,7 @@ def test_of_other_devices_it_foretells_what_the_search_would_that_goes_on_with_t
     assert told[0] != told[1] != told[2]
     with pytest.raises(UserError, match=r"^--devices: '9' is more than the 8 there are: ask for at most 8, or add"):
         prospects(asked(world, devices=9))
-    world.journal.note(devices={"kind": "cuda", "slots": 2})
+    world.journal.write_facts(devices={"kind": "cuda", "slots": 2})
     with pytest.raises(UserError, match=r"^--resume: the study runs on GPUs, and here are CPU cores: "):
         prospects(asked(world, devices=8))
     assert prospects(asked(world)).foretold
@@ -135,7 +135,7 @@ def test_of_other_devices_it_foretells_what_the_search_would_that_goes_on_with_t
 def test_of_a_mirrors_copy_what_is_left_is_what_going_on_finds_left(study: Study) -> None:
     """What ran since is charged as if it had been used; no copy is changed by who asks."""
     world = study(20)
-    world.journal.note(devices={"slots": 2, "share": 1.0})
+    world.journal.write_facts(devices={"slots": 2, "share": 1.0})
     folder, known = world.journal.folder, prospects(asked(world)).spent
     (folder / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
     write_heartbeat(folder, DRIVER, 0, world.now + 40.0, MIRRORED)
@@ -208,7 +208,7 @@ def test_a_folder_without_a_trial_or_a_study_is_one_line(
     tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = study(0)
-    world.journal.note(caps=[])
+    world.journal.write_facts(caps=[])
     assert cli.main(Settings, ["--plan", "--resume", str(tmp_path / "none")]) == 2
     assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 2
     missing, empty = capsys.readouterr().err.splitlines()

@@ -244,13 +244,13 @@ def test_of_a_search_that_suggests_who_leads_is_the_priors_too(
     default = {**CENTRE, "precision": "fp32"}
     configs = {"default": default, "odd": default | {"d_model": 512}, "small": default | {"d_model": 64}}
     for trial, config in configs.items():
-        family.suggestions.tried(trial, config)
+        family.suggestions.note_tried(trial, config)
     for rung in (0, 1):
         for trial, above in {"default": 0.0, "odd": -0.001, "small": 0.4}.items():
-            family.policy.promoted(trial, rung, 1.0)
+            family.policy.on_promoted(trial, rung, 1.0)
             at = Progress(size=1e5 if trial == "small" else 2e5, tokens=1e6 * 2**rung, seconds=10.0 * 2**rung)
-            family.policy.reported(trial, rung, 3.0 + above - 0.5 * rung, progress=at)
-    family.policy.more = False
+            family.policy.on_reported(trial, rung, 3.0 + above - 0.5 * rung, progress=at)
+    family.policy.has_more = False
     move = family.policy.decide(BudgetLeft(seconds=500.0, slots=1, running=0))
     assert isinstance(move, Promote | Finish) and move.trial == leader
     journal.close()
@@ -343,7 +343,7 @@ def test_measuring_is_charged_to_the_cap_before_anything_else_runs(asked: Settin
     engine, journal = started(asked, tmp_path / "study")
     spent = engine.accounting.ledger.spent
     assert 0 < spent == journal.rows("SELECT SUM(seconds) AS sum FROM charges")[0]["sum"] < asked.budget
-    assert engine.next() is not None
+    assert engine.next_assignment() is not None
     journal.close()
     with Journal(tmp_path / "study", new=False) as journal:
         assert journal.rows("SELECT opened FROM slots ORDER BY slot")[1]["opened"] >= spent

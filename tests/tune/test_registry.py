@@ -275,7 +275,7 @@ def test_the_printed_line_goes_on_and_without_the_file_one_line_says_what_is_mis
 ) -> None:
     settings = Settings(budget="1h", load=mine, families="mine", fix="width=16")
     study = study_of(settings, tmp_path / "study")
-    python, script, *flags = shlex.split(settings.to_go_on(study))
+    python, script, *flags = shlex.split(settings.resume_command(study))
     assert (python, script) == ("python", "tune/run.py")
     assert asked_elsewhere(flags) == {"mine": 1.0}
     mine.with_name("executed").unlink()
@@ -302,7 +302,7 @@ def test_of_a_family_registered_in_python_the_line_says_what_to_call(tmp_path: P
                      "__init__": lambda self: None, "batches": None, "loss": None}))  # fmt: skip
     settings = Settings(budget="1h", families="made,nanogpt")
     study = study_of(settings, tmp_path / "study")
-    said = settings.to_go_on(study)
+    said = settings.resume_command(study)
     assert said == f"search(Settings.of_study('{study}')) in Python, once made is registered"
     assert Settings.of_study(study).families == settings.families
     forget()

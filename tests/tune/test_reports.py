@@ -107,9 +107,9 @@ class Told:
     def __init__(self) -> None:
         self.reports: list[tuple[str, Report]] = []
 
-    def decided(self, *_: object) -> None: ...
+    def on_decision(self, *_: object) -> None: ...
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         if report.ended:
             self.reports.append((trial, replace(report, seconds={})))
 
@@ -134,34 +134,34 @@ def test_a_loss_has_turned_only_where_that_of_the_steps_has_fallen_since_its_bes
     lowest = LossTracker()
     for loss, training in ((1.1, 1.6), (1.0, 1.501), (1.04, 1.499), (1.05, last)):
         lowest.add(loss, training)
-    assert lowest.turned is turned
+    assert lowest.has_turned is turned
 
 
 def test_a_loss_is_above_its_lowest_as_of_the_latest_and_only_by_more_than_noise() -> None:
     lowest = LossTracker()
     for loss, above in ((1.0, False), (1.0 + TIE / 2, False), (1.0 + 2 * TIE, True), (1.0, False), (0.9, False)):
         lowest.add(loss)
-        assert lowest.above is above
+        assert lowest.is_above_lowest is above
 
 
 @pytest.mark.parametrize("loss", [None, 1.0, 3.0])
 def test_the_weights_that_are_kept_are_the_better_ones_of_those_that_were_measured(loss: float | None) -> None:
     other, measured = Evaluation(loss=2.0), None if loss is None else Evaluation(loss=loss)
     report = Report(steps=1, tokens=1, training_seconds=1.0, valid=measured)
-    assert report.kept == measured
+    assert report.better_evaluation == measured
     for both in (replace(report, averaged=other), replace(report, valid=other, averaged=measured)):
-        assert both.kept is not None and both.kept.loss == min(2.0, loss or 2.0)
+        assert both.better_evaluation is not None and both.better_evaluation.loss == min(2.0, loss or 2.0)
 
 
 def test_what_was_before_dropout_had_begun_is_nothing_that_a_loss_has_risen_from() -> None:
     lowest = LossTracker()
     for loss in (1.1, 1.0, 1.05):
         lowest.add(loss)
-        lowest.forget()
-    assert lowest.loss == 1.0 and lowest.above
+        lowest.reset()
+    assert lowest.loss == 1.0 and lowest.is_above_lowest
     for loss in (1.4, 1.39, 1.38):
         lowest.add(loss)
-        assert not lowest.turned and lowest.above
+        assert not lowest.has_turned and lowest.is_above_lowest
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_a_loss_that_falls_by_less_than_a_look_is_off_has_not_turned_and_one_tha
     chance, late = random.Random(0), 0
     for _ in range(100):
         lowest, seen = LossTracker(), 0
-        while seen < 20 and not lowest.turned:
+        while seen < 20 and not lowest.has_turned:
             above = -0.005 * seen if turns is None else rise * abs(seen - turns)
             lowest.add(1 + above + chance.gauss(0, 0.008))
             seen += 1
-        late += lowest.turned if turns is None else not turns < seen <= turns + soon
+        late += lowest.has_turned if turns is None else not turns < seen <= turns + soon
     assert late <= 5

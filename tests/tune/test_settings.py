@@ -248,7 +248,7 @@ OVER = {"reason": "cap", "spent": 3598.0, "cap": 3600.0}
 def test_a_study_that_is_not_known_to_be_over_is_searched(searched, study, ended):
     """Told to end, of before the cap was written down with its end, or where nothing was found."""
     with Journal(study, new=True) as journal:
-        journal.note(ended=ended)
+        journal.write_facts(ended=ended)
     assert cli.main(Settings, ["--resume", str(study)]) == 143 and len(searched) == 1
 
 
@@ -294,7 +294,7 @@ def test_a_damaged_study_is_refused_in_one_line(study):
 def test_where_its_study_json_is_damaged_or_gone_a_study_is_what_its_journal_says(study, damaged):
     whole = parse("--resume runs/x --budget 2h")
     with Journal(study, new=True) as journal:
-        journal.note(**json.loads((study / "study.json").read_text()))
+        journal.write_facts(**json.loads((study / "study.json").read_text()))
     (study / "study.json").unlink()
     if damaged is not None:
         (study / "study.json").write_text(damaged)

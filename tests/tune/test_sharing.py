@@ -98,7 +98,7 @@ def test_a_study_that_was_killed_goes_on_with_what_it_has_left_however_many_shar
 def test_as_many_as_are_asked_for_have_room_on_a_gpu_and_in_its_memory_and_no_more() -> None:
     for each in range(1, 65):
         shared = replace(GPUS, trials_each=each)
-        parts = round(shared.needs["GPU"] * RAYS_UNIT)
+        parts = round(shared.ray_resources["GPU"] * RAYS_UNIT)
         assert each * parts <= RAYS_UNIT < (each + 1) * parts
         assert shared.threads == 1 or shared.threads * shared.slots <= shared.cores
         assert each == 1 or each * (shared.trial_bytes + BESIDE_BYTES) <= GPUS.memory_bytes
@@ -111,7 +111,7 @@ def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one_and_without_m
     asked = Settings(budget=3600.0, trials_per_gpu=AUTO)
     monkeypatch.setattr("tune.devices.MPS", tmp_path if mps else tmp_path / "none")
     for cores, needed in itertools.product((1, 4, 64), (1e8, 2e9, 7e9, 30e9, 79e9, 300e9)):
-        each = replace(GPUS, cores=cores).shared(asked, needed).trials_each
+        each = replace(GPUS, cores=cores).with_sharing(asked, needed).trials_each
         fits, one_more_fits = (
             n * (needed + BESIDE_BYTES) <= GPUS.memory_bytes and 2 * n <= cores for n in (each, each + 1)
         )
@@ -140,13 +140,15 @@ def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(
     assert re.fullmatch(r"--trials-per-gpu: '2' .* there is no GPU here: leave it out; .*\n", printed.err)
     assert printed.out == "" and list(tmp_path.iterdir()) == []
     devices = find_devices(Settings(budget="8h", trials_per_gpu="auto"))
-    assert devices.shared(Settings(budget="8h", trials_per_gpu="auto"), 1e8) == devices and devices.trials_each == 1
+    assert (
+        devices.with_sharing(Settings(budget="8h", trials_per_gpu="auto"), 1e8) == devices and devices.trials_each == 1
+    )
 
 
 def test_a_trial_on_many_cores_may_be_charged_for_more_than_the_study_is_old(tmp_path: Path) -> None:
     cores = 1 / 64
     search = World(tmp_path, cap=64 * 40_000, slots=1, trials_each=cores, shares={"nanogpt": 1.0}).run()
-    search.journal.note(created=time.time() - 45_000)
+    search.journal.write_facts(created=time.time() - 45_000)
     assert search.total("SELECT MAX(charged) FROM leases") > 86_400 + 45_000
     search.journal.close()
     again = World(tmp_path, cap=64 * 40_000, slots=1, trials_each=cores, shares={"nanogpt": 1.0})
@@ -157,7 +159,7 @@ def test_cores_of_a_trial_make_fewer_slots_each_charged_for_all_of_its_cores(mon
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     asked = Settings(budget=3600.0, devices=5, oversubscribe=True, cores_per_trial=2)
     devices = find_devices(asked)
-    assert (devices.slots, devices.share, devices.slots_of(4)) == (2, 2.0, 2) and devices.needs == {"CPU": 2}
+    assert (devices.slots, devices.share, devices.slots_of(4)) == (2, 2.0, 2) and devices.ray_resources == {"CPU": 2}
     with pytest.raises(ValueError, match=r"^--cores-per-trial: '6' is more than there are to use: write at most 5"):
         find_devices(replace(asked, cores_per_trial=6))
     with pytest.raises(ValueError, match=r"^--cores-per-trial: '2' asks for CPU cores, and trials run on GPUs here"):
@@ -173,5 +175,5 @@ def test_a_gpu_that_is_cut_too_small_is_refused_by_the_flag_that_cut_it(text: Pa
 def test_more_trials_than_cores_are_refused_unless_oversubscribed() -> None:
     asked = Settings(budget=3600.0, trials_per_gpu=9)
     with pytest.raises(ValueError, match=r"--trials-per-gpu: '9' is more than the 8 CPU cores .* at most 8"):
-        GPUS.shared(asked, 1e9)
-    assert GPUS.shared(replace(asked, oversubscribe=True), 1e9).slots == 18
+        GPUS.with_sharing(asked, 1e9)
+    assert GPUS.with_sharing(replace(asked, oversubscribe=True), 1e9).slots == 18

@@ -84,9 +84,9 @@ def test_a_search_looks_now_and_then_and_at_its_end(tmp_path: Path) -> None:
         energy = Energy(journal, [counter], clock=lambda: now[0])
         for moment in (1.0, NOTED_SECONDS, NOTED_SECONDS + 1, 2 * NOTED_SECONDS):
             now[0] = moment
-            energy.decided(None, None, "", "")
-            energy.reported(None, "", None)
-        energy.closed(None)
+            energy.on_decision(None, None, "", "")
+            energy.on_report(None, "", None)
+        energy.on_close(None)
         assert looks == [0.0, NOTED_SECONDS, 2 * NOTED_SECONDS, 2 * NOTED_SECONDS] and journal.facts()[ENERGY] == 3.0
 
 
@@ -117,17 +117,17 @@ def test_a_study_is_this_process_and_all_that_it_began_and_each_second_counts_on
         machine.process(pid, parent, seconds, pages=10)
     looked = machine.system()
     machine.now += LOOK_SECONDS - 1
-    assert looked.look() is None
+    assert looked.figures() is None
     machine.now += 6.0
     for pid, parent, seconds in ((900_001, here, 7), (900_003, 900_002, 3), (900_009, 1, 17)):
         machine.process(pid, parent, seconds, pages=10)
     machine.cores(busy=15, idle=5)
-    found = looked.look()
+    found = looked.figures()
     assert found["study_cores"] == pytest.approx((5 + 3) / (LOOK_SECONDS + 5))
     assert found["study_memory_bytes"] == 4 * 10 * PAGE and found["cores_busy_share"] == 0.75
     (tmp_path / "900001" / "stat").unlink()
     machine.now += LOOK_SECONDS
-    found = looked.look()
+    found = looked.figures()
     assert found["study_cores"] == 0 and "cores_busy_share" not in found
 
 
@@ -144,7 +144,7 @@ def test_gpus_and_processors_tell_what_they_can(tmp_path: Path, monkeypatch: pyt
     looked = machine.system()
     (package / "energy_uj").write_text("49000000")
     machine.now += 10.0
-    assert looked.look() == {"processor_watts": 5.0, "gpu0_busy_share": 0.4, "gpu0_memory_bytes": 5}
+    assert looked.figures() == {"processor_watts": 5.0, "gpu0_busy_share": 0.4, "gpu0_memory_bytes": 5}
 
 
 def test_a_machine_that_tells_nothing_has_no_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,4 +152,4 @@ def test_a_machine_that_tells_nothing_has_no_figures(tmp_path: Path, monkeypatch
     now = [0.0]
     looked = System(clock=lambda: now[0], proc=tmp_path / "none", power=tmp_path / "none")
     now[0] = LOOK_SECONDS
-    assert looked.look() == {}
+    assert looked.figures() == {}

@@ -236,10 +236,10 @@ def test_a_formula_is_arithmetic(text: str) -> None:
 
 def test_a_formula_without_a_value_is_none() -> None:
     columns: dict[str, list[float | None]] = {"a": [1.0, 0.0, None], "b": [2.0, 3.0, 4.0]}
-    assert parse_expression("b / a").of(columns) == [2, None, None]
-    assert parse_expression("9 ** 9 ** 9 ** 9").of(columns) == [None] * 3
-    assert parse_expression("-sum(a) + max(b) - log(exp(b))").of(columns) == pytest.approx([1, 0, -1])
-    assert parse_expression("a + " + "9" * 390).of(columns) == [None] * 3
+    assert parse_expression("b / a").evaluate(columns) == [2, None, None]
+    assert parse_expression("9 ** 9 ** 9 ** 9").evaluate(columns) == [None] * 3
+    assert parse_expression("-sum(a) + max(b) - log(exp(b))").evaluate(columns) == pytest.approx([1, 0, -1])
+    assert parse_expression("a + " + "9" * 390).evaluate(columns) == [None] * 3
 
 
 def test_where_a_formula_has_no_value_is_told_and_not_where_a_figure_is_missing() -> None:
@@ -264,5 +264,5 @@ def test_a_name_that_is_no_column_is_told_under_its_flag(claims: dict[str, str])
 @pytest.mark.parametrize(("text", "name"), [("a + c", "c"), ("log", "log"), ("max", "max"), ("max(max)", "max")])
 def test_a_name_that_is_no_column_is_told_also_where_a_function_has_it(text: str, name: str) -> None:
     with pytest.raises(UserError, match=f"{name!r} is no column: there are a, b"):
-        parse_expression(text).of({"a": [1.0], "b": [2.0]})
-    assert parse_expression(text).of({"a": [1.0], name: [2.0]}) == ([3] if text == "a + c" else [2])
+        parse_expression(text).evaluate({"a": [1.0], "b": [2.0]})
+    assert parse_expression(text).evaluate({"a": [1.0], name: [2.0]}) == ([3] if text == "a + c" else [2])

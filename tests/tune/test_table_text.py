@@ -68,5 +68,5 @@ def test_one_form_at_a_time() -> None:
 
 
 def test_a_single_table_in_csv_begins_with_its_columns() -> None:
-    one, two = (TableFlags(csv=True).written([TABLE] * count) for count in (1, 2))
+    one, two = (TableFlags(csv=True).render([TABLE] * count) for count in (1, 2))
     assert one.startswith("what,") and two.startswith(TABLE.title)

@@ -211,7 +211,7 @@ def test_who_cannot_hear_of_a_search_is_refused_before_it(tmp_path: Path) -> Non
 def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason: str, deadline: float | None) -> None:
     (tmp_path / "study").mkdir()
     world = World(tmp_path / "study", cap=1000.0, slots=1, deadline=deadline).run()
-    world.journal.note(ended={"reason": reason, "near_deadline": deadline is not None})
+    world.journal.write_facts(ended={"reason": reason, "near_deadline": deadline is not None})
     *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
     *_, last = world.rows("SELECT reason FROM decisions WHERE action = 'hand back'")
     told = {
@@ -223,7 +223,7 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
         moment = {"at": world.now, "trial": None, "action": "hand back", "report": 0}
         world.journal.insert("decisions", moment | {"reason": NO_TRIAL})  # whatever the cap
         assert [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1] == f"15m left: {NO_TRIAL}"
-    world.journal.note(experiment="methods")  # whose list says what was left out
+    world.journal.write_facts(experiment="methods")  # whose list says what was left out
     assert ("larger" in [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1]) is False
     assert len([*spending_lines(world.journal, cap=1000.0, spent=950.0)]) == 1 + (
         deadline is not None and reason == "cap"
@@ -277,7 +277,7 @@ def test_who_listens_hears_of_the_end_when_all_is_charged(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Hearing(Listener):
-        def closed(self, engine: Engine) -> None:
+        def on_close(self, engine: Engine) -> None:
             events.append("closed")
 
     def write(*_: object, **__: object) -> dict[str, Score]:

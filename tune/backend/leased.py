@@ -87,11 +87,11 @@ class LeasedTrial(ray.tune.Trainable):
     """Trainable that holds one lease after another; each comes as `config["assignment"]`, an Assignment as a
     dictionary."""
 
-    def hold(self, config: dict[str, Any], place: TrialEnvironment) -> float:
+    def take_first_lease(self, config: dict[str, Any], environment: TrialEnvironment) -> float:
         """Take the first lease, and give signs of life from now on; return when it was opened, as `_take`. Once a
         process."""
-        self._place = place
-        self._driver = DriverWatch(place.driver, place.folder)
+        self._environment = environment
+        self._driver = DriverWatch(environment.driver, environment.folder)
         self._trains, self._turn = False, threading.Lock()
         opened = self._take(config)
         HeartbeatThread(self._live).start()
@@ -101,24 +101,24 @@ class LeasedTrial(ray.tune.Trainable):
         """Take a lease, and give its first sign of life; return when it was opened, by this machine's monotonic
         clock."""
         assignment = self._assignment = config["assignment"]
-        opened = opened_monotonic(self._place.folder, assignment["opened"], **config["opened"])
+        opened = opened_monotonic(self._environment.folder, assignment["opened"], **config["opened"])
         ends = opened + assignment["seconds"]
         with self._turn:
             ahead = assignment["opened"] - opened
             self._life = HeldLease(trial=assignment["trial"], lease=assignment["lease"], ends=ends + ahead, ahead=ahead)
             set_exit_timer(ends + GRACE_SECONDS - time.monotonic())
             with suppress(OSError):
-                write_heartbeat(self._place.folder, self._life.trial, self._life.lease, self._life.now())
+                write_heartbeat(self._environment.folder, self._life.trial, self._life.lease, self._life.now())
         return opened
 
-    def _rest(self) -> None:
+    def _note_lease_over(self) -> None:
         """Note that the lease has ended with its last report: from now on the process waits for the driver."""
         with self._turn:
             self._life = dataclasses.replace(self._life, idle_since=self._life.now())
             cancel_exit_timer()
 
     def _should_stop(self) -> bool:
-        return (self._place.folder / STOP_FILE).exists() or not self._driver.alive()
+        return (self._environment.folder / STOP_FILE).exists() or not self._driver.is_alive()
 
     def _live(self) -> float:
         """Give a sign of life; return the seconds until this process ends itself: the thread calls again by then.
@@ -128,12 +128,12 @@ class LeasedTrial(ray.tune.Trainable):
         """
         with self._turn:
             life, now = self._life, self._life.now()
-            left = self._ends(life) - now
-            over = left <= 0 or (not self._driver.alive() and not self._trains)
+            left = self._own_end(life) - now
+            over = left <= 0 or (not self._driver.is_alive() and not self._trains)
             why = WORKING if self._trains else IDLE
             try:
                 if not self._has_next(life):
-                    write_heartbeat(self._place.folder, life.trial, life.lease, now, ended=why if over else None)
+                    write_heartbeat(self._environment.folder, life.trial, life.lease, now, ended=why if over else None)
             finally:
                 if over:
                     with suppress(Exception):
@@ -144,17 +144,17 @@ class LeasedTrial(ray.tune.Trainable):
     def _end_others(self) -> None:
         """End the processes that this one began, before it ends itself."""
 
-    def _ends(self, life: HeldLease) -> float:
+    def _own_end(self, life: HeldLease) -> float:
         """Return when this process ends itself if it hears nothing, on the study's clock."""
         if life.idle_since is None:
             return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
-        driver = read_heartbeat(self._place.folder, DRIVER)
-        if self._place.driver.boot != machine_boot_id() and (driver is None or driver.at == driver.said):
+        driver = read_heartbeat(self._environment.folder, DRIVER)
+        if self._environment.driver.boot != machine_boot_id() and (driver is None or driver.at == driver.said):
             return math.inf  # a silence may be the network's
         return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 
     def _has_next(self, life: HeldLease) -> bool:
         """Return whether the trial of this idle process has a lease elsewhere by now, whose signs of life must not be
         overwritten."""
-        last = read_heartbeat(self._place.folder, life.trial) if life.idle_since is not None else None
+        last = read_heartbeat(self._environment.folder, life.trial) if life.idle_since is not None else None
         return last is not None and last.lease > life.lease

@@ -39,12 +39,12 @@ class LoopTrial(LeasedTrial):
     """Trainable that lets a user's loop train to the end of its lease or to its goal, and ends it there, by force if
     need be."""
 
-    def setup(self, config: dict[str, Any], place: TrialEnvironment, loop: Loop) -> None:
+    def setup(self, config: dict[str, Any], environment: TrialEnvironment, loop: Loop) -> None:
         """Take the first lease. Once a process."""
         self._loop = loop
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
-        self._begin(self.hold(config, place))
+        self._begin(self.take_first_lease(config, environment))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take the next lease, in the loop's warm process if that still lives. Returns True."""
@@ -56,14 +56,14 @@ class LoopTrial(LeasedTrial):
         no data. LoopFailed: the loop raised an error."""
         self._trains = True
         try:
-            found = self._next()
+            found = self._next_report()
         finally:
             self._trains = False
         if isinstance(found, Report):
             if found.ended:
-                self._rest()
+                self._note_lease_over()
             return {"report": json.dumps(to_row(found))}
-        self._rest()
+        self._note_lease_over()
         if "refused" in found:
             return {"refused": found["refused"]}
         raise LoopFailed(f"its process said:\n{found['error']}")
@@ -74,7 +74,7 @@ class LoopTrial(LeasedTrial):
 
     def _begin(self, opened: float) -> None:
         """Tell the loop of its lease, in its process or, where there is none, in a new one."""
-        assignment, place = self._assignment, self._place
+        assignment, place = self._assignment, self._environment
         self._until = opened + assignment["seconds"] - LAST_SECONDS
         self._heard, self._opened = time.monotonic(), opened
         self._told: Mapping[str, Any] | None = None
@@ -91,8 +91,8 @@ class LoopTrial(LeasedTrial):
             # a process that died since its last lease is not this trial's fault
             self._end_process()
             self._start_process()
-            self._say(self._loop.told())
-        self._say(dataclasses.asdict(terms))
+            self._send(self._loop.to_json())
+        self._send(dataclasses.asdict(terms))
 
     def _start_process(self) -> None:
         self._line, theirs = socket.socketpair()
@@ -106,19 +106,19 @@ class LoopTrial(LeasedTrial):
         os.close(pipe)
         self._unread = b""
 
-    def _say(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         assert self._line is not None
         with suppress(ConnectionError):  # the next read finds that it died
             self._line.sendall((json.dumps(message) + "\n").encode())
 
-    def _next(self) -> Report | Mapping[str, Any]:
+    def _next_report(self) -> Report | Mapping[str, Any]:
         """Return the next report, or the loop's error as its process told it. If the lease ends first, the loop is
         ended by force, and the report says so."""
         while (left := self._until - time.monotonic()) > 0:
             try:
-                message = self._hear(min(left, LOOK_SECONDS))
+                message = self._receive(min(left, LOOK_SECONDS))
                 if message is None and self._process is not None and self._process.poll() is not None:
-                    message = self._hear(0.0)  # its last message may have come meanwhile
+                    message = self._receive(0.0)  # its last message may have come meanwhile
                     if message is None:
                         raise ConnectionResetError("the loop's process is gone, and a child of its holds the line")
             except ConnectionError:  # the worker dies too, as one does whose own training crashes
@@ -128,7 +128,7 @@ class LoopTrial(LeasedTrial):
             if message is None:
                 if not self._stopping and self._should_stop():
                     self._stopping = True
-                    self._say({"stop": True})
+                    self._send({"stop": True})
             elif "steps" in message:
                 self._told, self._heard = message, time.monotonic()
                 self._stopping = False  # say it again: what is said while a process starts may be lost
@@ -142,7 +142,7 @@ class LoopTrial(LeasedTrial):
         heard = self._heard if self._told else self._opened
         return forced_end_report(self._folder, self._told, time.monotonic() - heard)
 
-    def _hear(self, seconds: float) -> Mapping[str, Any] | None:
+    def _receive(self, seconds: float) -> Mapping[str, Any] | None:
         """Return what the loop's process says of this lease within so many seconds; None: nothing. ConnectionError: it
         died. What a process says that the loop forked on an earlier lease is dropped."""
         ends = time.monotonic() + seconds
@@ -173,7 +173,7 @@ class LoopTrial(LeasedTrial):
         until = min(self._until, time.monotonic() + patience)
         with suppress(ConnectionError):
             while (left := until - time.monotonic()) > 0:
-                message = self._hear(left)
+                message = self._receive(left)
                 if message is not None:
                     if message.get("idle"):
                         return
@@ -213,24 +213,24 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def report_of(told: Mapping[str, Any]) -> Report:
+def report_of(message: Mapping[str, Any]) -> Report:
     """Return what a loop told as the search's Report."""
-    steps, training = told["steps"], told["training_seconds"]
+    steps, training = message["steps"], message["training_seconds"]
     return Report(
         steps=steps, tokens=steps, training_seconds=training, step_seconds=training / steps if steps else None,
-        seconds={what: seconds for what, seconds in told["seconds"].items() if seconds},
-        valid=Evaluation(loss=told["best"]), numbers=told["numbers"], gap=told["gap"], lost=told["lost"],
-        ended=told["ended"], checkpoint=None if told["ended"] == "diverged" else told["checkpoint"],
+        seconds={what: seconds for what, seconds in message["seconds"].items() if seconds},
+        valid=Evaluation(loss=message["best"]), numbers=message["numbers"], gap=message["gap"], lost=message["lost"],
+        ended=message["ended"], checkpoint=None if message["ended"] == "diverged" else message["checkpoint"],
     )  # fmt: skip
 
 
-def forced_end_report(folder: Path, told: Mapping[str, Any] | None, lost: float) -> Report:
-    """Return the report of a loop that was ended by force. told: what it told last on this lease, None for nothing;
+def forced_end_report(folder: Path, message: Mapping[str, Any] | None, lost: float) -> Report:
+    """Return the report of a loop that was ended by force. message: what it told last on this lease, None for nothing;
     folder: the trial's, with what of that is kept; lost: seconds since."""
     kept = newest_checkpoint(folder)
     record = read_record(kept) if kept else Record()
     ended: Mapping[str, Any] = {"ended": "lease", "checkpoint": str(kept) if kept else None, "seconds": {"lost": lost}}
-    if told is None:
+    if message is None:
         steps, training = record.steps, record.training_seconds
         return Report(steps=steps, tokens=steps, training_seconds=training, numbers={}, **ended)
-    return report_of({**told, **ended, "lost": max(0, told["steps"] - record.steps)})
+    return report_of({**message, **ended, "lost": max(0, message["steps"] - record.steps)})

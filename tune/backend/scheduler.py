@@ -79,21 +79,21 @@ class TuneBridge:
 class AdmittingSearcher(Searcher):
     """Searcher that hands a trial to Ray only when a slot is free and its lease is reserved."""
 
-    def __init__(self, desk: TuneBridge) -> None:
+    def __init__(self, bridge: TuneBridge) -> None:
         super().__init__(metric="report", mode="min")
-        self._desk = desk
+        self._bridge = bridge
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the config of a new trial of Ray's, None to wait, or FINISHED when every slot was handed back."""
-        with self._desk.failing():
-            assignment = self._desk.engine.next()
-            while assignment is not None and assignment.trial in self._desk.known:
-                self._desk.waiting.append(assignment)
-                assignment = self._desk.engine.next()
+        with self._bridge.failing():
+            assignment = self._bridge.engine.next_assignment()
+            while assignment is not None and assignment.trial in self._bridge.known:
+                self._bridge.waiting.append(assignment)
+                assignment = self._bridge.engine.next_assignment()
         if assignment is None:
-            return Searcher.FINISHED if self._desk.engine.done else None
-        self._desk.new[trial_id] = assignment.trial
-        return self._desk.config(assignment)
+            return Searcher.FINISHED if self._bridge.engine.is_done else None
+        self._bridge.new[trial_id] = assignment.trial
+        return self._bridge.config(assignment)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: the engine knows already."""
@@ -108,25 +108,29 @@ class AdmittingSearcher(Searcher):
 class BudgetScheduler(FIFOScheduler):
     """Scheduler that pauses a trial at the end of each lease, and chooses those that the engine gave their next one."""
 
-    def __init__(self, desk: TuneBridge) -> None:
+    def __init__(self, bridge: TuneBridge) -> None:
         super().__init__()
-        self._desk = desk
+        self._bridge = bridge
         self.controller: Any = None
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Note which of Ray's trials is the one that the searcher handed out."""
-        self._desk.known[self._desk.new.pop(trial.trial_id)] = trial
+        self._bridge.known[self._bridge.new.pop(trial.trial_id)] = trial
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Tell the engine, and pause the trial if its lease is over; its process stays warm for the next one, unless
         the engine ends it, as after running out of memory."""
-        self._desk.killed.pop(study_trial_name(trial), None)
-        with self._desk.failing():
+        self._bridge.killed.pop(study_trial_name(trial), None)
+        with self._bridge.failing():
             if "refused" in result:
                 raise OSError(*result["refused"])
-            engine, name = self._desk.engine, study_trial_name(trial)
+            engine, name = self._bridge.engine, study_trial_name(trial)
             told = "report" in result
-            afterwards = engine.report(name, from_row(json.loads(result["report"]))) if told else engine.ran_out(name)
+            afterwards = (
+                engine.on_report(name, from_row(json.loads(result["report"])))
+                if told
+                else engine.on_out_of_memory(name)
+            )
         if afterwards == "goes on":
             return TrialScheduler.CONTINUE
         process = self.controller._trial_to_actor[trial]
@@ -148,17 +152,17 @@ class BudgetScheduler(FIFOScheduler):
         """Tell the engine that a trial raised an exception, or that its process died. If it goes on, it does so as a
         new trial of Ray's."""
         name = study_trial_name(trial)
-        self._desk.known.pop(name, None)
-        engine = self._desk.engine
+        self._bridge.known.pop(name, None)
+        engine = self._bridge.engine
         if name in engine.running:
-            with self._desk.failing():
-                killed, (its_own, reason) = self._desk.killed.pop(name, None), failure_reason(trial)
-                (engine.raised if its_own and not killed else engine.died)(name, f"error: {killed or reason}")
+            with self._bridge.failing():
+                killed, (its_own, reason) = self._bridge.killed.pop(name, None), failure_reason(trial)
+                (engine.on_error if its_own and not killed else engine.on_death)(name, f"error: {killed or reason}")
                 folder = engine.accounting.journal.folder / "checkpoints" / name
-                engine.trials[name].take_up(self._desk.newest(folder, undecayed=False))
+                engine.trials[name].begin_at(self._bridge.newest(folder, undecayed=False))
 
     def _on_a_new_slot(self, name: str) -> bool:
-        run = self._desk.engine.running.get(name)
+        run = self._bridge.engine.running.get(name)
         return run is None or run.fresh_slot
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -169,19 +173,19 @@ class BudgetScheduler(FIFOScheduler):
             self.controller = tune_controller._tune_controller
             self.controller._actor_cache._may_keep_one = False
         idle = self.controller._actor_cache.num_cached_objects > 0
-        pending = {name: trial for name, trial in self._desk.known.items() if idle and trial.status == Trial.PENDING}
-        waiting = {assignment.trial: assignment for assignment in self._desk.waiting}
+        pending = {name: trial for name, trial in self._bridge.known.items() if idle and trial.status == Trial.PENDING}
+        waiting = {assignment.trial: assignment for assignment in self._bridge.waiting}
         new = (name for name, trial in pending.items() if trial not in self.controller._staged_trials)
         if name := min((*waiting, *new), key=self._on_a_new_slot, default=None):
-            trial = self._desk.known[name]
+            trial = self._bridge.known[name]
             if name in waiting:
-                self._desk.waiting.remove(waiting[name])
-                trial.set_config(self._desk.config(waiting[name]))
+                self._bridge.waiting.remove(waiting[name])
+                trial.set_config(self._bridge.config(waiting[name]))
             return trial
         if pending:
             return None
-        if self._desk.engine.done:
-            for trial in list(self._desk.known.values()):
+        if self._bridge.engine.is_done:
+            for trial in list(self._bridge.known.values()):
                 if trial.status == Trial.PAUSED:
                     self.controller.stop_trial(trial)
         return None
@@ -190,8 +194,8 @@ class BudgetScheduler(FIFOScheduler):
 class SlotKeeper(Callback):
     """Callback that ends the processes of slots that were handed back, and of trials that outstay their lease."""
 
-    def __init__(self, desk: TuneBridge, scheduler: BudgetScheduler, slots: int) -> None:
-        self._desk, self._scheduler, self._slots = desk, scheduler, slots
+    def __init__(self, bridge: TuneBridge, scheduler: BudgetScheduler, slots: int) -> None:
+        self._bridge, self._scheduler, self._slots = bridge, scheduler, slots
         self._kept: set[Any] = set()
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
@@ -200,16 +204,16 @@ class SlotKeeper(Callback):
 
         UserError: Ray had no device for a trial within its lease.
         """
-        for name in self._desk.engine.overdue():
-            if name in self._desk.killed or name not in self._desk.known:
+        for name in self._bridge.engine.overdue():
+            if name in self._bridge.killed or name not in self._bridge.known:
                 continue
-            trial = self._desk.known[name]
+            trial = self._bridge.known[name]
             started = trial.temporary_state.ray_actor is not None
             if self._kill(trial, started):
-                self._desk.killed[name] = HUNG if started else NOT_STARTED
+                self._bridge.killed[name] = HUNG if started else NOT_STARTED
                 log.warning("%s outstayed its lease: its process is ended", name)
             elif not started:
-                with self._desk.failing():
+                with self._bridge.failing():
                     remedy = "free them or take fewer, see log.txt, and go on with --resume"
                     raise UserError(f"--devices: Ray had no device for {name} within its lease: {remedy}")
         if self._scheduler.controller is not None:
@@ -226,7 +230,7 @@ class SlotKeeper(Callback):
         if live is None:
             return False
         ray.kill(live[0])
-        beat = read_heartbeat(self._desk.engine.accounting.journal.folder, study_trial_name(trial))
+        beat = read_heartbeat(self._bridge.engine.accounting.journal.folder, study_trial_name(trial))
         if started and beat is not None and is_worker_alive(beat):
             os.kill(beat.pid, signal.SIGKILL)
         return True
@@ -246,7 +250,7 @@ class SlotKeeper(Callback):
     def _end_surplus(self) -> None:
         controller = self._scheduler.controller
         cache = controller._actor_cache
-        surplus = cache.num_cached_objects - self._desk.engine.accounting.idle_slots - len(self._desk.waiting)
+        surplus = cache.num_cached_objects - self._bridge.engine.accounting.idle_slots - len(self._bridge.waiting)
         for resources in self._kept:
             while surplus > 0 and (process := cache.pop_cached_object(resources)) is not None:
                 end_process(controller, process)

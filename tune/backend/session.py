@@ -194,11 +194,11 @@ def run_trials(
 ) -> None:
     """Let Ray Tune run trials until the engine has handed back every slot. trained: class of their processes, each of
     which is given `given` once; needs: resources of Ray's that each takes."""
-    desk, slots = TuneBridge(engine, newest), engine.slots.most
+    bridge, slots = TuneBridge(engine, newest), engine.slots.most
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     # else it warns that trials wrote none of Tune's files
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)
-    scheduler = BudgetScheduler(desk)
+    scheduler = BudgetScheduler(bridge)
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(trained, **given),
         dict(needs),
@@ -207,20 +207,20 @@ def run_trials(
         tuner = ray.tune.Tuner(
             trainable,
             tune_config=ray.tune.TuneConfig(
-                search_alg=AdmittingSearcher(desk), scheduler=scheduler, num_samples=-1, reuse_actors=True,
+                search_alg=AdmittingSearcher(bridge), scheduler=scheduler, num_samples=-1, reuse_actors=True,
                 trial_dirname_creator=lambda trial: trial.trial_id, trial_name_creator=lambda trial: trial.trial_id,
             ),
             run_config=ray.tune.RunConfig(
-                storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(desk, scheduler, slots)],
+                storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(bridge, scheduler, slots)],
                 progress_reporter=Silent(), failure_config=ray.tune.FailureConfig(max_failures=0),
             ),
         )  # fmt: skip
         try:
             tuner.fit()
         except Exception:
-            if desk.failed is None:
+            if bridge.failed is None:
                 raise
-            raise desk.failed from None
+            raise bridge.failed from None
 
 
 CONNECT_SECONDS = 5.0

@@ -44,17 +44,21 @@ class TrainingTrial(LeasedTrial):
     """Trainable that trains what its lease says, to the end of that or to its goal."""
 
     def setup(
-        self, config: dict[str, Any], data: Mapping[str, Data], place: TrialEnvironment, families: Mapping[str, Family]
+        self,
+        config: dict[str, Any],
+        data: Mapping[str, Data],
+        environment: TrialEnvironment,
+        families: Mapping[str, Family],
     ) -> None:
         """Take the first lease. Once a process. data: by family, from the object store, shared and read-only; families:
         a user's."""
         self._data, self._disk = data, DISK_BYTES  # bytes a second
-        opened = self.hold(config, place)
+        opened = self.take_first_lease(config, environment)
         for name, family in families.items():
             register_family(name, family)
-        prepare_process(place.threads)
-        use_processor_facts(place.processor)
-        self._limit = MemoryLimit(place.memory_limit, torch.device(place.device))
+        prepare_process(environment.threads)
+        use_processor_facts(environment.processor)
+        self._limit = MemoryLimit(environment.memory_limit, torch.device(environment.device))
         self._reports = self._train(opened, config["peak_flops"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -72,13 +76,13 @@ class TrainingTrial(LeasedTrial):
         """
         try:
             report = self._measured(self._train_on())
-            if report.ended == "final" and self._place.listed:
+            if report.ended == "final" and self._environment.listed:
                 report = self._scored(report)
             if report.ended:
-                self._rest()
+                self._note_lease_over()
             return {"report": json.dumps(to_row(report))}
         except Exception as error:
-            self._rest()
+            self._note_lease_over()
             if isinstance(error, OSError) and is_disk_error(error):
                 return {"refused": [error.errno, error.strerror, error.filename]}
             if not ran_out(error):
@@ -93,7 +97,7 @@ class TrainingTrial(LeasedTrial):
         try:
             for report in self._reports:
                 merged = merge(merged, report)
-                if merged.ended or merged.valid or time.monotonic() - begun >= self._place.report_every:
+                if merged.ended or merged.valid or time.monotonic() - begun >= self._environment.report_every:
                     break
         finally:
             self._trains = False
@@ -109,7 +113,7 @@ class TrainingTrial(LeasedTrial):
                 self._disk = written
         return dataclasses.replace(
             report,
-            limited_bytes=max(report.memory_bytes, self._limit.counted()),
+            limited_bytes=max(report.memory_bytes, self._limit.counted_bytes()),
             peak_flops=self._peak,
             mfu=rate * self._flops_per_token / self._peak if rate else None,
         )
@@ -143,23 +147,23 @@ class TrainingTrial(LeasedTrial):
     def _translated(self, report: Report, checkpoint: Path, data: PairData, in_time: Callable[[], None]) -> Report:
         """Return a report with BLEU and chrF of the first translations of the validation split."""
         tokenizer = Tokenizer.from_json(data.tokenizer)
-        model = trained_model(self._config, checkpoint, tokenizer, torch.device(self._place.device))
+        model = trained_model(self._config, checkpoint, tokenizer, torch.device(self._environment.device))
         chunks = translate_in_chunks(model, tokenizer, data, data.valid, SENTENCES, in_time)
         found = score([pair for chunk in chunks for pair in chunk])
         return dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
 
     def _counted(self, report: Report, data: Data) -> Report:
         """Return a report with what a few steps of a new learner allocate."""
-        device = torch.device(self._place.device)
+        device = torch.device(self._environment.device)
         found = count_allocations(partial(Learner, self._config, data, device, report.micro_batches), device)
         return dataclasses.replace(report, step_bytes=found.peak_bytes, step_allocations=found.count)
 
     def _timed(self, report: Report, data: Data) -> Report:
         """Return a report with the time of its steps over that of its shape as the recipe trains it, in upstream's
         precision."""
-        device, own = torch.device(self._place.device), self._assignment["config"]
+        device, own = torch.device(self._environment.device), self._assignment["config"]
         shape = {**{name: own[name] for name in DIMENSIONS}, "precision": upstream_precision(native_precisions(device))}
-        recipe = self._place.recipes[self._config.family]
+        recipe = self._environment.recipes[self._config.family]
         plain = Config.at(recipe(shape), family=self._config.family, seed=self._config.seed)
         if self._config == plain:
             return dataclasses.replace(report, step_ratio=1.0)
@@ -171,7 +175,7 @@ class TrainingTrial(LeasedTrial):
         self._reports.close()
 
     def _train(self, opened: float, peak: float | None) -> Generator[Report, None, None]:
-        assignment, place = self._assignment, self._place
+        assignment, place = self._assignment, self._environment
         family = assignment["family"]
         trained = self._config = Config.at(place.recipes[family](assignment["config"]), family=family, seed=place.seed)
         self._flops_per_token = FAMILIES[family].flops_per_token(trained, self._data[family])

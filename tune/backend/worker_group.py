@@ -1,9 +1,8 @@
 """Worker groups: processes under Ray Train that work on one thing together, from the first task until they are
 dismissed.
 
-The driver puts a task on the desk; the first rank takes it from there, tells the others, and reports their progress. If
-a process dies, Ray Train restarts all of them, and they take up the task that is still there.
-"""
+The driver puts a task in the mailbox; the first rank takes it from there, tells the others, and reports their progress.
+If a process dies, Ray Train restarts all of them, and they take up the task that is still there."""
 
 import asyncio
 import math
@@ -31,7 +30,7 @@ from tune.store.accounting import Hold
 from tune.store.heartbeat import GRACE_SECONDS, opened_monotonic, set_exit_timer
 
 LOOK_SECONDS = 0.02
-"""Seconds between two looks of the first rank at the desk, while it has nothing to do."""
+"""Seconds between two looks of the first rank at the mailbox, while it has nothing to do."""
 PATIENCE_SECONDS = 1.0
 """Seconds between two checks of the driver whether the processes live."""
 SHUTDOWN_SECONDS = 3.0
@@ -49,11 +48,11 @@ class TaskContext:
     data: Data
     device: torch.device
     folder: Path
-    ends: float
+    ends_at: float
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the task must be over."""
-        return self.ends - time.monotonic()
+        return self.ends_at - time.monotonic()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ class Task:
 class Message:
     """Message of a rank: what the seconds since the last one were spent on, and the row that ends a task."""
 
-    what: str
+    kind: str
     row: dict[str, Any] | None = None
 
 
@@ -87,40 +86,40 @@ class TaskMailbox:
         self._task: Task | None = None
         self._said: asyncio.Queue[Message | None] = asyncio.Queue()
 
-    async def lay(self, task: Task) -> None:
+    async def put_task(self, task: Task) -> None:
         self._task = task
 
     async def task(self) -> Task | None:
         return self._task
 
-    async def say(self, said: Message | None) -> None:
+    async def post(self, message: Message | None) -> None:
         """Add a message. None: the processes are up."""
-        if said is not None and said.row is not None:
+        if message is not None and message.row is not None:
             self._task = None
-        self._said.put_nowait(said)
+        self._said.put_nowait(message)
 
-    async def heard(self) -> Message | None:
+    async def next_message(self) -> Message | None:
         """Wait for the next message, and return it."""
         return await self._said.get()
 
 
 @dataclass(frozen=True)
 class RemoteMailbox:
-    """A rank's access to the desk, which is an actor of Ray's."""
+    """A rank's access to the mailbox, which is an actor of Ray's."""
 
-    desk: Any
+    mailbox: Any
 
     def task(self) -> Task | None:
-        return ray.get(self.desk.task.remote())
+        return ray.get(self.mailbox.task.remote())
 
-    def say(self, said: Message | None) -> None:
-        ray.get(self.desk.say.remote(said))
+    def post(self, message: Message | None) -> None:
+        ray.get(self.mailbox.post.remote(message))
 
 
 def start_mailbox() -> tuple[Any, RemoteMailbox]:
-    """Return a desk as an actor, and the access to it."""
-    desk = ray.remote(num_cpus=0)(TaskMailbox).remote()
-    return desk, RemoteMailbox(desk)
+    """Return a mailbox as an actor, and the access to it."""
+    actor = ray.remote(num_cpus=0)(TaskMailbox).remote()
+    return actor, RemoteMailbox(actor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +132,7 @@ class RankSetup:
     """
 
     work: Work
-    line: RemoteMailbox
+    mailbox: RemoteMailbox
     config: Config
     data: Any
     folder: Path
@@ -144,36 +143,36 @@ class RankSetup:
 STOP_TASK = Task(asked={"dismissed": True}, trial="", seconds=0.0)
 
 
-def run_rank(orders: RankSetup) -> None:
+def run_rank(setup: RankSetup) -> None:
     """Run one rank: task after task, but no longer than its hold; after the grace the system ends it."""
-    ends = math.inf if orders.ends is None else opened_monotonic(orders.folder.parent, **orders.ends)
-    if orders.ends is not None:
+    ends = math.inf if setup.ends is None else opened_monotonic(setup.folder.parent, **setup.ends)
+    if setup.ends is not None:
         set_exit_timer(ends + GRACE_SECONDS - time.monotonic())
-    for name, family in orders.families.items():
+    for name, family in setup.families.items():
         register_family(name, family)
     prepare_process(1)
-    data = ray.get(orders.data) if isinstance(orders.data, ray.ObjectRef) else orders.data
+    data = ray.get(setup.data) if isinstance(setup.data, ray.ObjectRef) else setup.data
     device = ray.train.torch.get_device()
     first = ray.train.get_context().get_world_rank() == 0
-    say = orders.line.say if first else lambda said: None
+    say = setup.mailbox.post if first else lambda said: None
     say(None)
-    while (task := _next_task(orders.line, first, ends)) != STOP_TASK:
+    while (task := _next_task(setup.mailbox, first, ends)) != STOP_TASK:
         over = min(ends, time.monotonic() + task.seconds)
         try:
-            config = replace(orders.config, **task.changes)
-            place = TaskContext(config=config, data=data, device=device, folder=orders.folder / task.trial, ends=over)
-            for said in orders.work(place, task.asked):
+            config = replace(setup.config, **task.changes)
+            place = TaskContext(config=config, data=data, device=device, folder=setup.folder / task.trial, ends_at=over)
+            for said in setup.work(place, task.asked):
                 say(said)
         except UserError as error:
-            say(Message(what="steps", row={"skipped": str(error)}))
+            say(Message(kind="steps", row={"skipped": str(error)}))
 
 
-def _next_task(line: RemoteMailbox, first: bool, ends: float) -> Task:
+def _next_task(mailbox: RemoteMailbox, first: bool, ends: float) -> Task:
     """Return the first rank's next task on all ranks; STOP_TASK towards the end of the hold, so that all end in
     time."""
     found: list[Any] = [None]
     while first and found[0] is None:
-        found[0] = line.task() if time.monotonic() < ends - SHUTDOWN_SECONDS else STOP_TASK
+        found[0] = mailbox.task() if time.monotonic() < ends - SHUTDOWN_SECONDS else STOP_TASK
         if found[0] is None:
             time.sleep(LOOK_SECONDS)
     if ranks() > 1:
@@ -205,8 +204,8 @@ class WorkerGroup:
     """
 
     count: int
-    orders: RankSetup
-    desk: Any
+    setup: RankSetup
+    mailbox: Any
     gpus: float
     hold: Hold
     start_up_seconds: float = 0.0
@@ -218,23 +217,24 @@ class WorkerGroup:
         self._thread = threading.Thread(target=self._fit, daemon=True, name="ray-train")
         self._thread.start()
 
-    def come_up(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until the processes can work. RuntimeError: they died too often. LeaseOver: the lease ends first."""
-        assert self._heard() is None, "nothing was asked for yet"
+        assert self._next_message() is None, "nothing was asked for yet"
         self.hold.charge("start")
         self.start_up_seconds = time.monotonic() - self._began
 
     def do(self, task: Task) -> dict[str, Any]:
-        """Let the group do a task; return the row that it ends with. RuntimeError, LeaseOver: as in `come_up`."""
-        self._lay(task)
-        while (said := self._heard()) is None or said.row is None:
-            self.hold.charge("lost" if said is None else said.what)
-        self.hold.charge(said.what)
+        """Let the group do a task; return the row that it ends with. RuntimeError, LeaseOver: as in
+        `wait_until_ready`."""
+        self._put_task(task)
+        while (said := self._next_message()) is None or said.row is None:
+            self.hold.charge("lost" if said is None else said.kind)
+        self.hold.charge(said.kind)
         return said.row
 
-    def dismiss(self) -> None:
+    def shut_down(self) -> None:
         """Let the processes end. LeaseOver: they do not in time."""
-        self._lay(STOP_TASK)
+        self._put_task(STOP_TASK)
         self._thread.join(self._patience)
         if self._thread.is_alive():
             raise LeaseOver
@@ -242,16 +242,16 @@ class WorkerGroup:
     @property
     def _patience(self) -> float:
         """Seconds for which a wait may last."""
-        return max(0.0, self.hold.left - SHUTDOWN_SECONDS)
+        return max(0.0, self.hold.seconds_left - SHUTDOWN_SECONDS)
 
-    def _lay(self, task: Task) -> None:
+    def _put_task(self, task: Task) -> None:
         try:
-            ray.get(self.desk.lay.remote(task), timeout=self._patience)
+            ray.get(self.mailbox.put_task.remote(task), timeout=self._patience)
         except ray.exceptions.GetTimeoutError:
             raise LeaseOver from None
 
-    def _heard(self) -> Message | None:
-        waiting = self.desk.heard.remote()
+    def _next_message(self) -> Message | None:
+        waiting = self.mailbox.next_message.remote()
         while not ray.wait([waiting], timeout=min(PATIENCE_SECONDS, self._patience))[0]:
             if not self._thread.is_alive():
                 raise RuntimeError(f"the {self.count} processes died: {self._error[0] if self._error else 'no reason'}")
@@ -266,7 +266,7 @@ class WorkerGroup:
             try:
                 Trainer(
                     run_rank,
-                    train_loop_config=self.orders,
+                    train_loop_config=self.setup,
                     scaling_config=ScalingConfig(
                         num_workers=self.count, use_gpu=bool(self.gpus), resources_per_worker=needs
                     ),

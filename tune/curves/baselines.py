@@ -40,8 +40,8 @@ class Baseline(Policy):
     """
 
     ladder: Ladder
-    hopeless = False
-    more = True
+    is_hopeless = False
+    has_more = True
 
     def __init__(
         self, *, supply: CurveSuggestions, price: Callable[[str | None, int], float], unit: float, steps: float,
@@ -67,7 +67,7 @@ class Baseline(Policy):
             return Wait("the next that goes on cannot be paid yet")
         return self._begin(left) if not self.going else HandBack("nothing is left")
 
-    def promoted(self, trial: str, rung: int, seconds: float) -> None:
+    def on_promoted(self, trial: str, rung: int, seconds: float) -> None:
         if trial not in self.trials:
             self.trials[trial] = Standing()
             self.begin(trial)
@@ -75,7 +75,7 @@ class Baseline(Policy):
         self.going.pop(trial, None)
         self.trials[trial].state, self.trials[trial].goal = "running", rung
 
-    def reported(
+    def on_reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
     ) -> None:
         """Note a trial's loss at a time; the rule says whether it goes on if it is to decide there, else it does."""
@@ -85,38 +85,38 @@ class Baseline(Policy):
         standing.losses[rung] = loss
         if rung >= self.decision[trial]:
             self.decision[trial] = self.next_decision(trial, rung)
-            goes_on = self.goes_on(trial, rung + 1.0, loss, over) and not over
+            goes_on = self.should_continue(trial, rung + 1.0, loss, over) and not over
         else:
             goes_on = True
         if goes_on:
             self.going[trial] = None
 
-    def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
+    def on_finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
         self._rests(trial, "finished")
-        self.complete(trial)
+        self.on_complete(trial)
 
-    def turned(self, trial: str, loss: float, training: float) -> None:
-        self.finished(trial)
+    def on_turned(self, trial: str, loss: float, training: float) -> None:
+        self.on_finished(trial)
 
-    def returned(self, trial: str, *, trained: bool = True) -> None:
-        self.finished(trial)
+    def on_returned(self, trial: str, *, trained: bool = True) -> None:
+        self.on_finished(trial)
 
-    def ended(self, trial: str, reason: str) -> None:
+    def on_ended(self, trial: str, reason: str) -> None:
         self._rests(trial, "ended")
-        self.failed(trial)
+        self.on_failed(trial)
 
-    def interrupted(self, trial: str) -> None:
+    def on_interrupted(self, trial: str) -> None:
         """Let a trial go on whose segment ended before its goal, when what was left did not pay for the rest."""
         self._rests(trial, "paused")
         self.going[trial] = None
 
-    def of_no_use(self, *_: Any, **__: Any) -> None:
+    def ignore(self, *_: Any, **__: Any) -> None:
         """Do nothing: no baseline has a ladder, or knows of a last segment or a last comparison; and no replay is
         resumed."""
 
-    known = finishing = confirming = enough = resumed = refit = of_no_use
+    on_life_known = on_finishing = on_confirming = enough_seconds = on_resumed = refit = ignore
 
-    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
+    def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         raise NotImplementedError
 
     def state(self) -> dict[str, object]:
@@ -127,7 +127,7 @@ class Baseline(Policy):
     def begin(self, trial: str) -> None:
         """Note a new trial."""
 
-    def again(self) -> bool:
+    def begin_round(self) -> bool:
         """Return whether to begin again with all configurations; False where that would change nothing."""
         return False
 
@@ -135,14 +135,14 @@ class Baseline(Policy):
         """Return the rung above this one at which the rule must be asked."""
         return math.ceil(self.longest) - 1
 
-    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+    def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
         """Return whether a trial goes on from a decision. over: whether that was its last."""
         return True
 
-    def complete(self, trial: str) -> None:
+    def on_complete(self, trial: str) -> None:
         """Note that a trial came to an end of its own."""
 
-    def failed(self, trial: str) -> None:
+    def on_failed(self, trial: str) -> None:
         """Note that a trial failed."""
 
     # --- shared
@@ -157,9 +157,9 @@ class Baseline(Policy):
         return standing
 
     def _begin(self, left: BudgetLeft) -> Move:
-        if not self.supply.more and self.again():
+        if not self.supply.has_more and self.begin_round():
             self.supply.begin_again()
-        if not self.supply.more:
+        if not self.supply.has_more:
             return HandBack("every configuration was tried")
         if self._price(None, 0) > min(left.seconds, left.wall):
             return HandBack("nothing is left for another")
@@ -218,7 +218,7 @@ class RayAsha(OwnLadder):
             reduction_factor=self.reduction,
         )
 
-    def again(self) -> bool:
+    def begin_round(self) -> bool:
         self.grace *= self.reduction
         if self.grace >= self.longest:
             return False
@@ -229,7 +229,7 @@ class RayAsha(OwnLadder):
         self._judges[trial] = self._scheduler, Stub(trial)
         self._scheduler.on_trial_add(None, self._judges[trial][1])
 
-    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+    def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
         scheduler, stub = self._judges[trial]
         decision = scheduler.on_trial_result(None, stub, {"time": time, "loss": loss})
         return bool(decision == TrialScheduler.CONTINUE)
@@ -268,8 +268,8 @@ class RayHyperBand(Baseline):
     def begin(self, trial: str) -> None:
         self._stubs[trial] = self._new.pop(0)
 
-    def promoted(self, trial: str, rung: int, seconds: float) -> None:
-        super().promoted(trial, rung, seconds)
+    def on_promoted(self, trial: str, rung: int, seconds: float) -> None:
+        super().on_promoted(trial, rung, seconds)
         self._stubs[trial].status = Trial.RUNNING
 
     def next_decision(self, trial: str, rung: int) -> int:
@@ -277,9 +277,9 @@ class RayHyperBand(Baseline):
         bracket = self._scheduler._trial_info[self._stubs[trial]][0]
         return max(rung + 1, math.ceil(min(bracket._cumul_r, self.longest)) - 1)
 
-    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+    def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
         stub, result = self._stubs[trial], {"time": time, "loss": loss}
-        if over:
+        if is_last:
             stub.status = Trial.TERMINATED
             self._scheduler.on_trial_complete(self, stub, result)
             return False
@@ -289,11 +289,11 @@ class RayHyperBand(Baseline):
         self.decision[trial] = self.next_decision(trial, self.trials[trial].rung)
         return bool(decision == TrialScheduler.CONTINUE)
 
-    def complete(self, trial: str) -> None:
+    def on_complete(self, trial: str) -> None:
         standing = self.trials[trial]
-        self.goes_on(trial, standing.rung + 1.0, standing.losses.get(standing.rung, math.inf), True)
+        self.should_continue(trial, standing.rung + 1.0, standing.losses.get(standing.rung, math.inf), True)
 
-    def failed(self, trial: str) -> None:
+    def on_failed(self, trial: str) -> None:
         self._stubs[trial].status = Trial.ERROR
         self._scheduler.on_trial_error(self, self._stubs[trial])
 
@@ -324,7 +324,7 @@ class OptunaPruner(OwnLadder):
         # HyperBand draws a trial's bracket from this name and the trial's number
         self._study = optuna.create_study(study_name=f"seed {self.supply.seed} round {self._rounds}", pruner=pruner)
 
-    def again(self) -> bool:
+    def begin_round(self) -> bool:
         self.grace *= self.reduction
         self._rounds += 1
         if self.grace >= self.longest:
@@ -335,7 +335,7 @@ class OptunaPruner(OwnLadder):
     def begin(self, trial: str) -> None:
         self._asked[trial] = self._study.ask()
 
-    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+    def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
         asked = self._asked[trial]
         asked.report(loss, math.floor(time + 1e-9))
         return not asked.should_prune()
@@ -369,15 +369,15 @@ class PromotionAsha(OwnLadder):
                 return move
         return Wait("what runs may be promoted") if self._running else HandBack("nothing is left")
 
-    def promoted(self, trial: str, rung: int, seconds: float) -> None:
-        super().promoted(trial, rung, seconds)
+    def on_promoted(self, trial: str, rung: int, seconds: float) -> None:
+        super().on_promoted(trial, rung, seconds)
         for waiting in self._parked.values():
             waiting.discard(trial)
 
-    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+    def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
         rung = self.trials[trial].rung
         self._rungs.setdefault(rung, {})[trial] = loss
-        if not over:
+        if not is_last:
             self._parked.setdefault(rung, set()).add(trial)
         return False
 
@@ -397,21 +397,21 @@ class OneReport(Baseline):
         self._whole = left.seconds if self._whole is None else self._whole
         if self.going:
             return super().decide(left)
-        if self.supply.more and left.seconds > (1 - FIRST_REPORTS_SHARE) * self._whole:
+        if self.supply.has_more and left.seconds > (1 - FIRST_REPORTS_SHARE) * self._whole:
             return self._begin(left)
         for trial in sorted(self._parked, key=lambda trial: (self._parked[trial], trial))[:1]:
             rung = self._affordable(trial, self.decision[trial], left)
             return HandBack("nothing is left") if rung is None else Promote(trial, rung, "is the best that waits")
         return Wait("first reports are missing") if self._running else HandBack("nothing is left")
 
-    def promoted(self, trial: str, rung: int, seconds: float) -> None:
-        super().promoted(trial, rung, seconds)
+    def on_promoted(self, trial: str, rung: int, seconds: float) -> None:
+        super().on_promoted(trial, rung, seconds)
         self._parked.pop(trial, None)
 
     def next_decision(self, trial: str, rung: int) -> int:
         return 0 if rung < 0 else super().next_decision(trial, rung)
 
-    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+    def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
         self._parked[trial] = loss
         return False
 

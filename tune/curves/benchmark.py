@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.recorded import Curve, CurveSuggestions, Table
+from tune.curves.replay_settings import Amount, ReplaySettings
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, life_share, most_weights, suited_weights
 from tune.reports import NATS, Evaluation, Report
@@ -62,7 +62,7 @@ class Cell:
     @property
     def cap(self) -> float:
         """Cap in device-seconds."""
-        return self.budget.of(self.table.exhaustive)
+        return self.budget.of(self.table.exhaustive_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ LIVES = (0.8, 0.5, 0.25, 0.125, 0.0625)
 
 def searches(cell: Cell, settings: ReplaySettings) -> list[Outcome]:
     """Return the outcome of a search for each seed; for a baseline in own mode with the life that serves it best."""
-    lives = LIVES if cell.table.own_mode and not _ours(cell) else (cell.life,)
+    lives = LIVES if cell.table.is_own_mode and not _ours(cell) else (cell.life,)
     tried = [[search(replace(cell, life=life), settings, seed) for seed in range(settings.seeds)] for life in lives]
     return min(tried, key=lambda outcomes: sum(outcome.regret for outcome in outcomes))
 
@@ -112,10 +112,12 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
         )
         engine.families["replay"] = _family(cell, settings, curves, supply, engine, within, deadline)
         lived = (
-            [_lived(curve, cell.life * cap) for curve in curves] if cell.table.own_mode and not _ours(cell) else curves
+            [_lived(curve, cell.life * cap) for curve in curves]
+            if cell.table.is_own_mode and not _ours(cell)
+            else curves
         )
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
-        as_loops = _ours(cell) and not cell.table.own_mode and cell.scheduler != OF_FRONT
+        as_loops = _ours(cell) and not cell.table.is_own_mode and cell.scheduler != OF_FRONT
         simulation = Loops if as_loops else Simulation
         simulation(engine, clock, costs, lambda trial, family, config: lived[int(config["curve"])]).run()
         return outcome(cell, settings, curves, engine, clock)
@@ -140,10 +142,10 @@ def _family(
 ) -> Family:  # fmt: skip
     """Return the family as a search sets it up. The time of a step is known of the configuration that comes first
     only."""
-    steps, unit = max(curve.most for curve in curves), max(curve.report_every for curve in curves)
-    step_seconds, life = supply.first().step_seconds, math.inf if cell.table.own_mode else steps
+    steps, unit = max(curve.max_steps for curve in curves), max(curve.report_every for curve in curves)
+    step_seconds, life = supply.first().step_seconds, math.inf if cell.table.is_own_mode else steps
     shortest = unit * step_seconds
-    if cell.table.own_mode:  # a step stands for a second of training
+    if cell.table.is_own_mode:  # a step stands for a second of training
         steps, unit, step_seconds = cell.life * cell.cap, max(curve.seconds_per_report for curve in curves), 1.0
         middle = _middle(curves)
         shortest = max(unit, middle.warm_up_steps * middle.step_seconds)
@@ -161,7 +163,7 @@ def _family(
         sizes = {label(curve.config): float(curve.parameters) for curve in curves}
         if idea != OUTLOOK:
             supply.outlook = Outlook(
-                lambda config: sizes[label(config)], policy.outlook, addition=policy.standings.addition
+                lambda config: sizes[label(config)], policy.outlook, addition=policy.standings.front_addition
             )
     else:
         from tune.curves.baselines import make_baseline  # this imports Ray and Optuna
@@ -201,7 +203,7 @@ def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config],
     return prior(
         {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights,
         tokens=compute / FLOPS_PER_WEIGHT / weights, text_tokens=middle.text_tokens,
-        begins=middle.again,  # in steps: its trials count each as a token
+        begins=middle.repeats_from,  # in steps: its trials count each as a token
     )  # fmt: skip
 
 
@@ -217,7 +219,11 @@ def _alone(curve: Curve, cell: Cell, settings: ReplaySettings, share: float = 1.
     """Return the loss of a configuration that is trained alone: to its end, in own mode for a share of the cap; inf: it
     does not fit, or diverges before that."""
     steps = share * cell.cap / curve.step_seconds
-    if not curve.sound or curve.memory_bytes > settings.memory_limit or (curve.decayed and steps >= curve.diverges):
+    if (
+        not curve.finite_reports
+        or curve.memory_bytes > settings.memory_limit
+        or (curve.decayed and steps >= curve.diverges)
+    ):
         return math.inf
     return curve.final(steps) if curve.decayed else curve.best[-1]
 
@@ -266,6 +272,6 @@ def diverging(curves: Sequence[Curve], share: float, seed: int) -> tuple[Curve, 
 def dominated(reached: Sequence[tuple[Curve, float]], curves: Sequence[Curve]) -> float:
     """Return the hypervolume that losses of some curves dominate, in (log parameters, loss), below the largest model
     and the worst end of a table. A curve that is not sound adds nothing."""
-    worst = max((curve.best[-1] for curve in curves if curve.sound), default=0.0)
+    worst = max((curve.best[-1] for curve in curves if curve.finite_reports), default=0.0)
     bound = math.log1p(max(curve.parameters for curve in curves)), worst
     return hypervolume([(math.log1p(curve.parameters), loss) for curve, loss in reached], bound)

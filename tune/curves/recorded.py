@@ -56,29 +56,29 @@ class Curve:
         return self.seconds_per_report / self.report_every
 
     @cached_property
-    def most(self) -> float:
+    def max_steps(self) -> float:
         """Steps to its end."""
         return round(len(self.losses) * self.report_every)
 
     @cached_property
     def diverges(self) -> float:
         """Steps at its first report that is not finite; inf: there is none."""
-        whole = self.sound == len(self.losses)
-        return math.inf if whole else math.ceil((self.sound + 1) * self.report_every)
+        whole = self.finite_reports == len(self.losses)
+        return math.inf if whole else math.ceil((self.finite_reports + 1) * self.report_every)
 
     @property
-    def again(self) -> float:
+    def repeats_from(self) -> float:
         """Steps from which on its text is no longer as good as new, and dropout is on."""
         return EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
 
     @cached_property
-    def turns(self) -> float:
+    def turning_steps(self) -> float:
         """Steps at its best, if a search that knows no training loss would see it past that while it repeats its text,
         with dropout as in its recipe; inf: it would not, or its text is not known."""
         if not self.text_tokens:
             return math.inf
-        lowest, best, look = LossTracker(), math.inf, self.again
-        settled = NEW_DROPOUT * self.again if self.config.get("dropout") else 0.0
+        lowest, best, look = LossTracker(), math.inf, self.repeats_from
+        settled = NEW_DROPOUT * self.repeats_from if self.config.get("dropout") else 0.0
         for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
             steps = place * self.report_every
             kept = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
@@ -88,8 +88,8 @@ class Curve:
             if lowest.add(kept):
                 best = steps
             if steps < settled:
-                lowest.forget()
-            if lowest.turned:
+                lowest.reset()
+            if lowest.has_turned:
                 return best
         return math.inf
 
@@ -120,7 +120,7 @@ class Curve:
         return self.seconds_per_report * len(self.losses)
 
     @cached_property
-    def sound(self) -> int:
+    def finite_reports(self) -> int:
         """Number of reports before the first loss that is not finite."""
         return next((count for count, loss in enumerate(self.losses) if not math.isfinite(loss)), len(self.losses))
 
@@ -143,12 +143,12 @@ class Table:
     cut_short: int = 0
 
     @property
-    def exhaustive(self) -> float:
+    def exhaustive_seconds(self) -> float:
         """Device-seconds to train all configurations to their ends."""
         return sum(curve.seconds for curve in self.curves)
 
     @property
-    def own_mode(self) -> bool:
+    def is_own_mode(self) -> bool:
         """Whether its trials have no end of their own, and losses after a decay are known."""
         return any(curve.decayed for curve in self.curves)
 
@@ -188,7 +188,7 @@ class CurveSuggestions:
         return len(self._indices)
 
     @property
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """Whether there is a curve that was not handed out."""
         return bool(self._left)
 
@@ -206,7 +206,7 @@ class CurveSuggestions:
         """Return how promising a trial was before anything was known: all alike without a prior."""
         return NO_FAVOUR if self._prior is None else self._prior(self._curves[self._given[trial]].config)
 
-    def tried(self, trial: str, config: dict[str, Value]) -> None:
+    def note_tried(self, trial: str, config: dict[str, Value]) -> None:
         """Do nothing: a replay is never resumed."""
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
@@ -326,7 +326,7 @@ def load_tables(path: Path) -> list[Table]:
     except UnicodeDecodeError as error:
         raise UserError(f"table: '{path}' is not UTF-8 text; name a .jsonl table or a study's journal.db") from error
     for table in tables:
-        if not any(curve.sound for curve in table.curves):
+        if not any(curve.finite_reports for curve in table.curves):
             raise UserError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
         losses = [loss for curve in table.curves for loss in curve.losses if math.isfinite(loss)]
         if (apart := max(losses) - min(losses)) > LARGEST_LOG:

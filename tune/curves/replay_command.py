@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from tune.curves.asked import ALL, ReplaySettings
 from tune.curves.benchmark import IDEAS, OF_FRONT, WITHOUT, Cell, Outcome, searches
 from tune.curves.recorded import Table, load_tables
+from tune.curves.replay_settings import ALL, ReplaySettings
 from tune.errors import UserError
 from tune.flags import invalid
 from tune.table_text import Table as TextTable
@@ -259,7 +259,7 @@ def run(settings: ReplaySettings) -> int:
     if settings.json:
         print(json.dumps(rows, indent=1))
     elif settings.form:
-        print(settings.written(told))
+        print(settings.render(told))
     else:
         print("\n\n".join("\n".join(screen_lines(each, sys.maxsize)) for each in told))
     return 0

@@ -47,22 +47,22 @@ class Progress:
     """Line on what is under way: on a terminal always in one place, and out of the way of other lines; elsewhere now
     and then one more line, which the log has too."""
 
-    def __init__(self, voice: LineWriter, clock: Callable[[], float] = time.monotonic) -> None:
-        self._voice, self._clock, self._told = voice, clock, clock()
-        self._in_place = voice.screen.isatty()
+    def __init__(self, writer: LineWriter, clock: Callable[[], float] = time.monotonic) -> None:
+        self._writer, self._clock, self._told = writer, clock, clock()
+        self._in_place = writer.screen.isatty()
         if self._in_place:
-            voice.show = self._over
+            writer.show = self._over
 
     def __call__(self, line: str) -> None:
         if self._in_place:
-            self._voice.screen.write(f"{ERASE}{line[: shutil.get_terminal_size().columns - 1]}")
-            self._voice.screen.flush()
+            self._writer.screen.write(f"{ERASE}{line[: shutil.get_terminal_size().columns - 1]}")
+            self._writer.screen.flush()
         elif self._clock() - self._told >= PROGRESS_SECONDS:
             self._told = self._clock()
-            self._voice(line)
+            self._writer(line)
 
     def _over(self, line: str) -> None:
-        self._voice.plain(f"{ERASE}{line}")
+        self._writer.plain(f"{ERASE}{line}")
 
 
 ERASE = "\r\x1b[K"
@@ -144,17 +144,17 @@ class GuardedListener(Listener):
         self._listener: Listener | None = listener
         self._write = write
 
-    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+    def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         """Pass it on to the listener."""
-        self._tell(lambda listener: listener.decided(engine, trial, action, reason))
+        self._tell(lambda listener: listener.on_decision(engine, trial, action, reason))
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         """Pass it on to the listener."""
-        self._tell(lambda listener: listener.reported(engine, trial, report))
+        self._tell(lambda listener: listener.on_report(engine, trial, report))
 
-    def closed(self, engine: Engine) -> None:
+    def on_close(self, engine: Engine) -> None:
         """Pass it on to the listener."""
-        self._tell(lambda listener: listener.closed(engine))
+        self._tell(lambda listener: listener.on_close(engine))
 
     def _tell(self, what: Callable[[Listener], None]) -> None:
         if self._listener is None:
@@ -175,13 +175,13 @@ class Screen(Listener):
         self._write, self._metric = write, metric
         self._next_budget_line, self._said_once = time.monotonic() + BUDGET_LINE_SECONDS, False
 
-    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+    def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         """Write a decision: `t003 nanogpt d128 h4 l4 p.1 bf16: promote: place 1 of 5 at rung 0`."""
         record = engine.trials.get(trial or "")
         who = f"{trial} {record.family} {label(record.config)}" if record else "slot"
         self._write(f"{_clock(engine.accounting.clock())} {who}: {action}: {reason}")
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         """Write the result of a rung or of a last segment; and the budget, when it was not shown for a while."""
         if report.valid is not None and (report.rung is not None or report.final):
             last = "after its decay" if self._metric is None else "when its last lease ended"

@@ -98,7 +98,7 @@ class View:
     families: dict[str, FamilyView]
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Device-seconds neither spent nor reserved."""
         return max(0.0, self.cap - self.spent - self.reserved)
 
@@ -164,7 +164,7 @@ def _best(journal: sqlite3.Connection, row: sqlite3.Row, metric: Metric | None) 
         trial=row["trial"], config=label(json.loads(row["config"])),
         found=metric.text(row["loss"]) if metric else f"perplexity {row['perplexity']:.4g}",
         where=level_text(row) + (", on the whole split" if row["on_whole"] else ""),
-        curve=[metric.own(loss) if metric else loss for (loss,) in journal.execute(query, (row["trial"],))],
+        curve=[metric.to_reported(loss) if metric else loss for (loss,) in journal.execute(query, (row["trial"],))],
     )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def _lines(view: View, width: int) -> Iterator[Text]:
     yield _bar(view, width)
     money = f"spent {_short(view.spent)} of {duration_text(view.cap)} ({100 * view.spent / view.cap:.0f} %)"
     end = "" if view.seconds_to_end is None else f"; ends in about {_short(view.seconds_to_end)}"
-    yield Text(f"{money}, reserved {_short(view.reserved)}, left {_short(view.left)}{end}")
+    yield Text(f"{money}, reserved {_short(view.reserved)}, left {_short(view.seconds_left)}{end}")
     for name, family in view.families.items():
         yield _counts(name, family)
         yield from map(Text, _running_lines(family.running))
@@ -258,7 +258,7 @@ PANEL_SHARE = 0.05
 
 @contextmanager
 def show_live_panel(
-    voice: LineWriter,
+    writer: LineWriter,
     study: Path,
     settings: Settings,
     clock: Callable[[], float],
@@ -271,9 +271,9 @@ def show_live_panel(
     Lines that are written meanwhile are shown with the next drawing. Where there is neither a notebook nor a terminal
     that can draw, nothing changes.
     """
-    console = Console(file=voice.screen, markup=False, emoji=False, highlight=False)
+    console = Console(file=writer.screen, markup=False, emoji=False, highlight=False)
     draws = console.is_terminal and not console.is_dumb_terminal and "utf" in console.encoding
-    canvas = Notebook() if in_notebook() else Terminal(voice, console) if voice.screen.isatty() and draws else None
+    canvas = Notebook() if in_notebook() else Terminal(writer, console) if writer.screen.isatty() and draws else None
     if canvas is None:
         yield
         return
@@ -286,9 +286,9 @@ def show_live_panel(
     def say_plainly() -> None:
         """Write the lines that were not shown yet, and all later ones, plainly: on a terminal all of them stand there
         at the end."""
-        voice.show = voice.plain
+        writer.show = writer.plain
         if told := lines():
-            voice.plain("\n".join(told))
+            writer.plain("\n".join(told))
 
     def draw() -> None:
         wait, families, cap = 0.0, settings.families, settings.budget
@@ -302,7 +302,7 @@ def show_live_panel(
         finally:
             say_plainly()
 
-    voice.show = said.put
+    writer.show = said.put
     thread = threading.Thread(target=draw, name="display", daemon=True)
     thread.start()
     try:
@@ -316,8 +316,8 @@ def show_live_panel(
 class Terminal:
     """Draws the panel on a terminal, below the lines; it goes away at the end. live: context in which it is there."""
 
-    def __init__(self, voice: LineWriter, console: Console) -> None:
-        self._screen, self._console = voice.screen, console
+    def __init__(self, writer: LineWriter, console: Console) -> None:
+        self._screen, self._console = writer.screen, console
         self.live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )

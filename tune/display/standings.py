@@ -59,7 +59,7 @@ def loop_ranking_table(rows: Sequence[Row], metric: Metric) -> str:
     cells = []
     for place, (row, numbers) in enumerate(zip(ranked, told, strict=True), 1):
         others = [f"{numbers[name]:.4g}" if name in numbers else "-" for name in names]
-        first = str(place), row["trial"], label(json.loads(row["config"])), f"{metric.own(row['loss']):.4g}"
+        first = str(place), row["trial"], label(json.loads(row["config"])), f"{metric.to_reported(row['loss']):.4g}"
         cells.append((*first, f"{row['steps']:,}", *others))
     heads = "#", "trial", "config", f"best {metric.name}", "steps", *names
     return "\n\n".join([_top(heads, cells), *_broken(rows)])

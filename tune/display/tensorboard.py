@@ -202,7 +202,7 @@ class TrialRun:
         self._tokens = told[0]["tokens"] if told else 0
         self._file.add(begun, step=self._tokens)
 
-    def decided(self, action: str, reason: str, now: float) -> None:
+    def on_decision(self, action: str, reason: str, now: float) -> None:
         """Write a decision about the trial. now: on the study's clock."""
         ended = reason_number(reason) if action == "stop" else 0
         values = [scalar(DEVICE_SECONDS, self._device_seconds(now))]
@@ -213,7 +213,7 @@ class TrialRun:
         if ended:
             self._file.add(hparams_end(reason), step=self._tokens)
 
-    def reported(self, report: Report, now: float) -> None:
+    def on_report(self, report: Report, now: float) -> None:
         """Write a report. now: on the study's clock."""
         if report.tokens < self._tokens:
             self._file.rewind(report.tokens)
@@ -225,7 +225,7 @@ class TrialRun:
             values |= {f"{REPORTED}{name}": value for name, value in report.numbers.items()}
         else:
             values[PARAMETERS] = report.parameters
-            if (kept := report.kept) is not None:
+            if (kept := report.better_evaluation) is not None:
                 values[QUOTIENT] = kept.perplexity / (report.parameters / 1e6)
         if report.final:
             values[ENDED] = REASONS[END]
@@ -280,7 +280,7 @@ class LedgerRun:
         values = {f"{BUDGET}/{name}": seconds for name, seconds in account.items()}
         values[f"{BUDGET}/running"] = len(engine.running)
         values |= {
-            f"{BEST}/{family}": self._metric.own(row["loss"]) if self._metric else row["subset_loss"]
+            f"{BEST}/{family}": self._metric.to_reported(row["loss"]) if self._metric else row["subset_loss"]
             for family, row in self._best.items()
         }
         for family, rungs in self._completed.items():
@@ -288,13 +288,13 @@ class LedgerRun:
         numbers = (scalar(tag, value) for tag, value in values.items())
         self._file.add(*numbers, step=int(ledger.spent), at=ledger.spent)
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         """Write the account after a report. If that has a new best so far, its family's front is drawn, if that is
         cheap."""
         family, spent = engine.trials[trial].family, engine.accounting.ledger.spent
         if report.rung is not None:
             self._completed[family][report.rung].add(trial)
-        if self._leads(family, trial, report) and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
+        if self._is_best(family, trial, report) and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
             self._show(family, int(spent))
         self.write(engine)
 
@@ -304,19 +304,19 @@ class LedgerRun:
         for family in self._best:
             self._show(family, int(engine.accounting.ledger.spent))
 
-    def ended(self, trial: str) -> None:
+    def on_trial_end(self, trial: str) -> None:
         """Update the best so far when a trial is over: one that failed is none any more, and a loop's best until then
         counts."""
         if self._metric is not None or trial in [row["trial"] for row in self._best.values()]:
-            self.rank()
+            self.update_best()
 
-    def rank(self) -> None:
+    def update_best(self) -> None:
         """Ask the journal anew which trials are the best so far."""
         self._best = best_so_far(self._journal)
 
-    def _leads(self, family: str, trial: str, report: Report) -> bool:
+    def _is_best(self, family: str, trial: str, report: Report) -> bool:
         """Return whether a report makes a new best so far; the ranking is asked only where it may."""
-        kept = report.kept
+        kept = report.better_evaluation
         cut_short = self._metric is not None and report.ended in ("lease", "stopped")
         if kept is None or (report.rung is None and not report.final and not cut_short):
             return False
@@ -359,17 +359,17 @@ class SystemRun(Listener):
     def __init__(self, folder: Path) -> None:
         self._file, self._system = EventFile(folder / "system"), System()
 
-    def look(self, spent: float) -> None:
+    def write_figures(self, spent: float) -> None:
         """Write the figures, if it is time for that."""
-        if found := self._system.look():
+        if found := self._system.figures():
             values = (scalar(f"{SYSTEM}/{name}", value) for name, value in found.items())
             self._file.add(*values, step=int(spent), at=spent)
 
-    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
-        self.look(engine.accounting.ledger.spent)
+    def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+        self.write_figures(engine.accounting.ledger.spent)
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
-        self.look(engine.accounting.ledger.spent)
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
+        self.write_figures(engine.accounting.ledger.spent)
 
 
 class TensorBoard(Listener):
@@ -386,24 +386,24 @@ class TensorBoard(Listener):
         self._ledger = LedgerRun(folder, journal, settings, dimensions, metric)
         self._trials: dict[str, TrialRun] = {}
 
-    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+    def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         """Write a decision. A trial that starts has its row of HParams at once, so that no end can lose it."""
         with self.watch:
             if trial is not None:
-                self._run(engine, trial).decided(action, reason, engine.accounting.clock())
+                self._run(engine, trial).on_decision(action, reason, engine.accounting.clock())
             if trial is not None and action == "stop":
-                self._ledger.ended(trial)
+                self._ledger.on_trial_end(trial)
             if action == RETRY:
-                self._ledger.rank()
+                self._ledger.update_best()
             self._ledger.write(engine)
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         """Write a report, once it is in the journal."""
         with self.watch:
-            self._trials[trial].reported(report, engine.accounting.clock())
-            self._ledger.reported(engine, trial, report)
+            self._trials[trial].on_report(report, engine.accounting.clock())
+            self._ledger.on_report(engine, trial, report)
 
-    def closed(self, engine: Engine) -> None:
+    def on_close(self, engine: Engine) -> None:
         """Write the last pictures and the final ranking."""
         self._ledger.close(engine)
 

@@ -43,12 +43,12 @@ class Point:
     devices: int
     asked: dict[str, Any]
     seconds: float
-    least: float
+    least_seconds: float
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    def given(self, share: float) -> float:
+    def seconds_at(self, share: float) -> float:
         """Return the seconds on each device at a share: 0 gives the least that it needs, 1 all that it is worth."""
-        return self.least + share * (self.seconds - self.least)
+        return self.least_seconds + share * (self.seconds - self.least_seconds)
 
     @property
     def text(self) -> str:
@@ -61,9 +61,9 @@ class Point:
         return json.dumps([self.devices, self.asked, *([self.config] if self.config else [])], sort_keys=True)
 
 
-def by_measure(measures: Mapping[str, Work], place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def by_measure(measures: Mapping[str, Work], context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Run the measure that `asked` names, of work that has several, and yield what it says."""
-    return measures[asked["measure"]](place, asked)
+    return measures[asked["measure"]](context, asked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Experiment:
     line: Callable[[Row], str] = field(default=lambda row: "")
     text: Callable[[Data, ExperimentSettings], Data] | None = None
     diverging: bool = False
-    told: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=lambda point, rows: {})
+    settings_for: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=lambda point, rows: {})
     further: Callable[[Sequence[Row]], list[Point]] = field(default=lambda rows: [])
     files: Callable[[Sequence[Row]], dict[str, str]] = field(default=lambda rows: {})
     families: tuple[str, ...] = ("nanogpt", "translation")
@@ -110,7 +110,7 @@ class Trials:
     def __init__(self, journal: Journal, config: Config, clock: Callable[[], float]) -> None:
         self._journal, self._config, self._clock = journal, config, clock
 
-    def of(self, point: Point) -> str:
+    def trial_of(self, point: Point) -> str:
         """Return the name of a point's trial, which its checkpoints bear; a new trial is inserted as running."""
         own = dict(self._config.own) or {name: getattr(self._config, name) for name in DIMENSIONS}
         config = json.dumps({**own, **point.config, "devices": point.devices})
@@ -124,7 +124,7 @@ class Trials:
     def measured(self, point: Point, row: Row) -> None:
         """Mark the trial of a measured point as finished, though later points may go on with it."""
         known = {"parameters": row["parameters"]} if "parameters" in row else {}
-        self._journal.update("trials", self.of(point), {"state": "finished"} | known)
+        self._journal.update("trials", self.trial_of(point), {"state": "finished"} | known)
 
 
 SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))
@@ -205,7 +205,7 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
         taken = {*settings.fix, *experiment.sets}
         free = {name: values for name, values in space.dimensions.items() if name not in taken}
         others = remedies(settings, free, lambda some: price(experiment.points(devices, some), 0.0))
-        raise settings.too_small_for(experiment.name, price(points, 0.0), others)
+        raise settings.too_small_error(experiment.name, price(points, 0.0), others)
     given = {**experiment.recipe, **settings.recipe, **settings.set}
     texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **given})
     (data,) = texts.data.values()
@@ -274,7 +274,7 @@ def price(points: Sequence[Point], share: float = 1.0) -> float:
     """Return the device-seconds of the points and of their processes' start and end: with a share of 1 what they are
     worth, with 0 the least that they need."""
     fixed = sum(group[0].devices * (START_SECONDS + END_SECONDS) for group in groups(points))
-    return fixed + sum(point.devices * point.given(share) for point in points)
+    return fixed + sum(point.devices * point.seconds_at(share) for point in points)
 
 
 def affordable_share(points: Sequence[Point], left: float) -> float:

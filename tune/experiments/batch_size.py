@@ -158,16 +158,16 @@ MOST = 2**24
 FILE = "batches.json"
 
 
-def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Measure a batch, or find the largest one, as asked."""
-    return measure_batch(place, asked) if "rows" in asked else measure_largest(place, asked)
+    return measure_batch(context, asked) if "rows" in asked else measure_largest(context, asked)
 
 
 @dataclass(frozen=True)
 class Trials:
     """Tries batches for a task, each in a process of its own, and keeps what came of each in the task's folder."""
 
-    place: TaskContext
+    context: TaskContext
     asked: dict[str, Any]
 
     @property
@@ -175,30 +175,31 @@ class Trials:
         """Bytes that a batch may take; None: all that a GPU has."""
         if "limit" not in self.asked:
             return None
-        return min(parse_bytes(self.asked["limit"]), int(SAFE * available_bytes(self.place.device)))
+        return min(parse_bytes(self.asked["limit"]), int(SAFE * available_bytes(self.context.device)))
 
-    def known(self) -> dict[int, Outcome]:
+    def rows(self) -> dict[int, Outcome]:
         """Return what came of each batch, by its rows."""
-        file = self.place.folder / FILE
+        file = self.context.folder / FILE
         return {int(rows): each for rows, each in json.loads(file.read_text()).items()} if file.exists() else {}
 
     def run(self, rows: int, *, share: float) -> Outcome:
         """Try a batch, and train for a share of two epochs; return what came of it. UserError: it fails whatever memory
         there is."""
         probe = Probe(
-            config=of_rows(self.place.config, self.place.data, rows), device=self.place.device, limit=self.limit,
-            share=share, seconds=self.place.left() - END_SECONDS, families=ray.cloudpickle.dumps(registered_families()),
+            config=of_rows(self.context.config, self.context.data, rows), device=self.context.device, limit=self.limit,
+            share=share, seconds=self.context.seconds_left() - END_SECONDS,
+            families=ray.cloudpickle.dumps(registered_families()),
         )  # fmt: skip
-        found = try_batch(probe, self.place.data)
-        if found["ended"] != TOO_LATE and rows not in self.known():  # near the limit a second try may end otherwise
-            self.place.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.place.folder / FILE, json.dumps(self.known() | {rows: found}))
+        found = try_batch(probe, self.context.data)
+        if found["ended"] != TOO_LATE and rows not in self.rows():  # near the limit a second try may end otherwise
+            self.context.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self.context.folder / FILE, json.dumps(self.rows() | {rows: found}))
         return found
 
     def seconds(self, rows: int) -> float:
         """Return the seconds that trying a batch should take: as long as one that fitted, and longer by the rows that
         it has more."""
-        known = {count: each for count, each in self.known().items() if each["ended"] == FITS}
+        known = {count: each for count, each in self.rows().items() if each["ended"] == FITS}
         taken = (each["ready_seconds"] + STEPS * each["step_seconds"] * max(0.0, rows / count - 1)
                  for count, each in known.items())  # fmt: skip
         return max(taken, default=FIRST_SECONDS)
@@ -210,40 +211,42 @@ def epoch_rows(config: Config, data: Data) -> int:
     return len(single)
 
 
-def paper(place: TaskContext) -> Callable[[int], float]:
+def paper(context: TaskContext) -> Callable[[int], float]:
     """Return a function that gives the bytes on paper of a step with so many rows."""
-    family, data, device = FAMILIES[place.config.family], place.data, place.device
-    return lambda rows: family.memory_estimate(of_rows(place.config, data, rows), data, micro_batches=1, device=device)
+    family, data, device = FAMILIES[context.config.family], context.data, context.device
+    return lambda rows: family.memory_estimate(
+        of_rows(context.config, data, rows), data, micro_batches=1, device=device
+    )
 
 
-def measure_batch(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def measure_batch(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time a second epoch, or as much of it as there is time for. UserError: the text or the time is too short."""
-    trials, rows, there = Trials(place, asked), asked["rows"], epoch_rows(place.config, place.data)
+    trials, rows, there = Trials(context, asked), asked["rows"], epoch_rows(context.config, context.data)
     if rows > there:
         raise UserError(f"batch: {rows} rows are more than the {there} of an epoch: give a longer text")
     found = trials.run(rows, share=asked["share"])
     if found["ended"] == TOO_LATE:
         raise UserError("the time for it was too short: give a larger --budget with --resume")
-    yield Message(what="steps", row=found | {"paper_bytes": paper(place)(rows), "limit_bytes": trials.limit})
+    yield Message(kind="steps", row=found | {"paper_bytes": paper(context)(rows), "limit_bytes": trials.limit})
 
 
-def measure_largest(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def measure_largest(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Find the largest batch: try four times as many rows as the last that fits until one does not, then bisect."""
-    trials, most = Trials(place, asked), epoch_rows(place.config, place.data)
-    while (rows := next_rows(*bounds(trials.known()), most, BATCHES[0])) is not None:
-        if place.left() - END_SECONDS < MARGIN * trials.seconds(rows):
+    trials, most = Trials(context, asked), epoch_rows(context.config, context.data)
+    while (rows := next_rows(*bounds(trials.rows()), most, BATCHES[0])) is not None:
+        if context.seconds_left() - END_SECONDS < MARGIN * trials.seconds(rows):
             break
         if trials.run(rows, share=0.0)["ended"] == TOO_LATE:
             break
-        yield Message(what="steps")
-    fits, fails = bounds(trials.known())
+        yield Message(kind="steps")
+    fits, fails = bounds(trials.rows())
     row = {"largest": fits, "fails": fails, "epoch_rows": most, "resolved": rows is None} | predict_largest_batch(
-        place, trials
+        context, trials
     )
-    if fits and fits not in BATCHES and place.left() - END_SECONDS > MARGIN * trials.seconds(fits):
-        row["timed"] = trials.run(fits, share=asked["share"]) | {"paper_bytes": paper(place)(fits)}
-    tried = [[count, each["ended"], each.get("memory_bytes")] for count, each in sorted(trials.known().items())]
-    yield Message(what="steps", row=row | {"tried": tried})
+    if fits and fits not in BATCHES and context.seconds_left() - END_SECONDS > MARGIN * trials.seconds(fits):
+        row["timed"] = trials.run(fits, share=asked["share"]) | {"paper_bytes": paper(context)(fits)}
+    tried = [[count, each["ended"], each.get("memory_bytes")] for count, each in sorted(trials.rows().items())]
+    yield Message(kind="steps", row=row | {"tried": tried})
 
 
 def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
@@ -253,15 +256,15 @@ def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
     return fits, min(fails, default=None)
 
 
-def predict_largest_batch(place: TaskContext, trials: Trials) -> dict[str, Any]:
+def predict_largest_batch(context: TaskContext, trials: Trials) -> dict[str, Any]:
     """Return the largest batch as predicted by the search's rule for memory, before any run, and by what small batches
     took; and the limit in bytes."""
-    known, on_paper = trials.known(), paper(place)
+    known, on_paper = trials.rows(), paper(context)
     small = {rows: known[rows]["memory_bytes"] for rows in BATCHES if known.get(rows, {}).get("ended") == FITS}
     free = [each["free_bytes"] for each in known.values() if each.get("free_bytes")]
     limit = min([*free, *([trials.limit] if trials.limit is not None else [])], default=math.inf)
     rule = MemoryModel(
-        overhead=first_overhead(place.config.family, place.device.type),
+        overhead=first_overhead(context.config.family, context.device.type),
         paper=lambda config, parts: on_paper(int(config["rows"])),
     )
     found = {"limit_bytes": limit, "by_rule": largest_rows(lambda rows: rule.predicted({"rows": rows}, 1), limit, MOST)}
@@ -286,11 +289,14 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     common: dict[str, Any] = {"share": settings.scale} | ({} if limit is None else {"limit": bytes_text(limit)})
     epochs = settings.scale * EPOCHS_SECONDS[devices.kind]
     batches = [
-        Point(devices=1, asked={"rows": rows} | common, seconds=PROCESS_SECONDS + epochs, least=PROCESS_SECONDS)
+        Point(devices=1, asked={"rows": rows} | common, seconds=PROCESS_SECONDS + epochs, least_seconds=PROCESS_SECONDS)
         for rows in BATCHES
     ]
     seconds = LARGEST_SECONDS + epochs
-    return [*batches, Point(devices=1, asked={"largest": True} | common, seconds=seconds, least=LEAST_LARGEST_SECONDS)]
+    return [
+        *batches,
+        Point(devices=1, asked={"largest": True} | common, seconds=seconds, least_seconds=LEAST_LARGEST_SECONDS),
+    ]
 
 
 def line(row: Row) -> str:

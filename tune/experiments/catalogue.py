@@ -57,7 +57,7 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
     for group in groups(context.points):
         for point in group:
-            yield f"{point.devices} x {point.text}: {point.given(share):.0f} s"
+            yield f"{point.devices} x {point.text}: {point.seconds_at(share):.0f} s"
     yield from price_lines()
     yield f"about {whole_text(price(context.points, share))} of {duration_text(settings.budget)}"
 
@@ -102,7 +102,7 @@ def run(settings: ExperimentSettings) -> int:
     elif settings.tables:
         tables = of_study(settings.tables)
         if settings.form:
-            print(settings.written(tables))
+            print(settings.render(tables))
         else:
             show(tables, print)
     elif settings.plan:

@@ -10,7 +10,7 @@ from typing import Any
 from model.config import Config
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.lives import ENDS, RATIO, REPORT_SECONDS, SLOW_STEPS, TIMED_STEPS, ends_of, work
+from tune.experiments.life_training import ENDS, RATIO, REPORT_SECONDS, SLOW_STEPS, TIMED_STEPS, ends_of, work
 from tune.experiments.prices import EVALUATION_TOKENS, FORWARD, step_price
 from tune.experiments.tables import figure
 from tune.reports import EPOCHS_AS_NEW
@@ -62,7 +62,7 @@ def timing_point(seconds: float, number: int, config: dict[str, Any], step_secon
     """Return the point of a round of one configuration's step times."""
     least = SEGMENT_SECONDS + seconds + (SLOW_STEPS + TIMED_STEPS) * step_seconds
     asked = {"measure": "step seconds", "round": number, "seconds": seconds}
-    return Point(devices=1, asked=asked, config=config, seconds=TIMES * least + LATE_SECONDS, least=least)
+    return Point(devices=1, asked=asked, config=config, seconds=TIMES * least + LATE_SECONDS, least_seconds=least)
 
 
 def life_point(
@@ -73,7 +73,7 @@ def life_point(
     segments = math.log(seconds / max(done, report_every)) / math.log(RATIO) + 3 * len(ends)
     least = seconds - done + Config.decay_share * sum(ends) + segments * (evaluation_seconds + SEGMENT_SECONDS)
     asked = {"measure": "curve", "seconds": seconds, "report_every": report_every}
-    return Point(devices=1, asked=asked, config=config, seconds=TIMES * least + LATE_SECONDS, least=least)
+    return Point(devices=1, asked=asked, config=config, seconds=TIMES * least + LATE_SECONDS, least_seconds=least)
 
 
 def told(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
@@ -194,6 +194,6 @@ def line(row: Row) -> str:
 
 CURVES = Experiment(
     name="curves", about="learning curves at a constant rate, and what decays give them: a table for tune/replay.py",
-    points=points, work=work, line=line, tables=tables, told=told, further=further, files=files, sets=NAMES,
+    points=points, work=work, line=line, tables=tables, settings_for=told, further=further, files=files, sets=NAMES,
     recipe={"dropout_after": EPOCHS_AS_NEW}, reads=("scale",),
 )  # fmt: skip

@@ -46,7 +46,7 @@ def gradient_distance(learner: Learner, other: Learner) -> float:
 def _gradient(learner: Learner) -> Tensor:
     learner.model.eval()
     try:
-        return flat_gradient(learner, lambda: learner._gradients(learner.batches.some()))
+        return flat_gradient(learner, lambda: learner._gradients(learner.batches.any_batch()))
     finally:
         learner.model.train()
 
@@ -75,7 +75,7 @@ class FirstRankStep:
     def __call__(self) -> Reading:
         if dist.get_rank() == 0:
             self._learner.step(0.0)
-            self._learner.wait()
+            self._learner.synchronize()
         dist.barrier(self._hosts)
         return None
 
@@ -121,9 +121,9 @@ def about(rows: Sequence[Row]) -> str:
             "default: the default against itself, so what its figures differ by means nothing.")  # fmt: skip
 
 
-def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Measure one way. UserError: it does not work here."""
-    here = place.config, place.data, place.device
+    here = context.config, context.data, context.device
     if asked["way"] == "DataParallel":
         other: Learner = data_parallel(*here)
         ways: Ways = {"other": FirstRankStep(other)}
@@ -132,12 +132,12 @@ def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
         other = ready_learner(*here, **options)
         ways = plain_steps({"other": other})
     default = ready_learner(*here)
-    yield Message(what="start")
+    yield Message(kind="start")
     found = gradient_distance(other, default)
-    rounds = in_turns(plain_steps({"default": default}) | ways, default, place.left)
-    yield Message(what="steps", row={
+    rounds = in_turns(plain_steps({"default": default}) | ways, default, context.seconds_left)
+    yield Message(kind="steps", row={
         "parameters": default.parameters, "bytes": gradient_bytes(default), "backend": dist.get_backend(),
-        "rows": len(default.batches.some().targets), "distance": found, "rounds": rounds,
+        "rows": len(default.batches.any_batch().targets), "distance": found, "rounds": rounds,
         "default_seconds": interval(itemgetter("default"), rounds),
         "seconds": interval(itemgetter("other"), rounds),
         "times": interval(lambda median: median["default"] / median["other"], rounds),
@@ -162,7 +162,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     ways = [way for way in WAYS if devices.kind == "cuda" or way not in NEED_GPUS]
     step = rank_step_price(settings, devices, devices.slots)
     least = BUILD_SECONDS + 2 * (FIRST_STEPS + 1) * step + least_seconds(step, step)
-    return [Point(devices=devices.slots, asked=way, seconds=max(SECONDS, least), least=least) for way in ways]
+    return [Point(devices=devices.slots, asked=way, seconds=max(SECONDS, least), least_seconds=least) for way in ways]
 
 
 def line(row: Row) -> str:

@@ -113,20 +113,20 @@ def memory(rows: Sequence[Row]) -> Table:
     return Table(title="Memory in MB", columns=columns, rows=found, note=note)
 
 
-def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Measure what was asked for: parameters, a step, or what Nsight Compute counts. UserError: it cannot be done
     here."""
-    config = WordConfig(heads=place.config.heads)
+    config = WordConfig(heads=context.config.heads)
     if asked["measure"] == "parameters":
-        yield Message(what="steps", row=measure_parameters(config))
+        yield Message(kind="steps", row=measure_parameters(config))
     elif asked["measure"] == "nsight":
         found = []
         for batch in asked["batches"]:
-            found.append([batch, *counted_on_gpu(PROFILED.format(batch=batch), place.device, place.left())])
-            yield Message(what="steps")
-        yield Message(what="steps", row={"nsight": found})
+            found.append([batch, *counted_on_gpu(PROFILED.format(batch=batch), context.device, context.seconds_left())])
+            yield Message(kind="steps")
+        yield Message(kind="steps", row={"nsight": found})
     else:
-        yield from measure_step(place, asked, config)
+        yield from measure_step(context, asked, config)
 
 
 def measure_parameters(config: WordConfig) -> Row:
@@ -139,10 +139,10 @@ def measure_parameters(config: WordConfig) -> Row:
     return {"parameters": whole, "on_paper": parts(config), "left_out": left_out, "layered": layered}
 
 
-def measure_step(place: TaskContext, asked: dict[str, Any], config: WordConfig) -> Iterator[Message]:
+def measure_step(context: TaskContext, asked: dict[str, Any], config: WordConfig) -> Iterator[Message]:
     """Yield what a training step of the encoder block alone, or of the whole model with its optimizer, takes on paper
     and as torch counts it. UserError: it would not fit."""
-    batch, device, paper = asked["batch"], place.device, on_paper(asked["measure"], config, asked["batch"])
+    batch, device, paper = asked["batch"], context.device, on_paper(asked["measure"], config, asked["batch"])
     needed = ROOM * paper.get("paper_step_bytes", 0)
     if needed > (room := min(available_bytes(device), asked.get("memory_limit", math.inf))):
         rule = f"needs about {bytes_text(needed)}, and there are {bytes_text(room)}"
@@ -150,8 +150,8 @@ def measure_step(place: TaskContext, asked: dict[str, Any], config: WordConfig) 
     prepare("fp32", device)
     training = (block_training if asked["measure"] == "block" else model_training)(config, batch, device)
     training()
-    yield Message(what="start")
-    yield Message(what="steps", row=paper | {
+    yield Message(kind="start")
+    yield Message(kind="steps", row=paper | {
         "forward_flops": counted_flops(training.forward), "step_flops": counted_flops(training),
         "kept_bytes": kept_bytes(training.model, training.forward),
         "step_bytes": training.held_bytes() + most_bytes(training, device),
@@ -178,7 +178,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     limit = {} if settings.memory_limit is None else {"memory_limit": settings.memory_limit}
 
     def point(asked: dict[str, Any], seconds: float = QUICK_SECONDS, least: float = 0.0, **config: Any) -> Point:
-        return Point(devices=1, asked=asked, seconds=seconds, least=least or seconds, config=SHAPE | config)
+        return Point(devices=1, asked=asked, seconds=seconds, least_seconds=least or seconds, config=SHAPE | config)
 
     each = ROW_SECONDS if devices.kind == "cpu" else 0.0
     counters = [point({"measure": "nsight", "batches": list(BATCHES)}, NSIGHT_SECONDS, QUICK_SECONDS)]

@@ -145,11 +145,11 @@ class ExperimentSettings(TableFlags, Settings):
         """The one family of the experiment."""
         return next(iter(self.families))
 
-    def to_go_on(self, study: Path) -> str:
+    def resume_command(self, study: Path) -> str:
         """Return the command that goes on with a study of these settings."""
         return f"{script_command('tune/experiment.py')} {self.name} --resume {shlex.quote(str(study))}"
 
-    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
+    def too_small_error(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
         """Return the error for a cap that does not pay for an experiment. smallest: the device-seconds that would;
         others: flags that would too."""
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))

@@ -108,16 +108,16 @@ def run(settings: Settings) -> int:
         return report(settings, in_tasks(up, settings) if settings.budget is None else in_study(up, settings))
 
 
-def in_tasks(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
+def in_tasks(cluster: Cluster, settings: Settings) -> Iterator[list[Row]]:
     """Yield the rows of each kernel."""
     for name in settings.kernels:
-        yield rows_of(up, settings, name)
+        yield rows_of(cluster, settings, name)
 
 
-def rows_of(up: Cluster, settings: Settings, name: str, seconds: float | None = None) -> list[Row]:
+def rows_of(cluster: Cluster, settings: Settings, name: str, seconds: float | None = None) -> list[Row]:
     """Return the rows of one kernel, measured in a task. OverdueError: as in Cluster.run."""
     arguments = name, settings.sizes, settings.implementations, settings.seed
-    return up.run(measure, *arguments, on_gpu=takes_gpu(settings, name), seconds=seconds)
+    return cluster.run(measure, *arguments, on_gpu=takes_gpu(settings, name), seconds=seconds)
 
 
 def takes_gpu(settings: Settings, name: str) -> bool:
@@ -133,29 +133,29 @@ def expected(settings: Settings, name: str) -> float:
     )
 
 
-def devices_of(up: Cluster, *, on_gpu: bool) -> int:
+def devices_of(cluster: Cluster, *, on_gpu: bool) -> int:
     """Return how many devices a task is charged for: on a machine with a GPU that one if it is used, on others all
     cores."""
-    return int(on_gpu) if up.gpus else THREADS
+    return int(on_gpu) if cluster.gpus else THREADS
 
 
-def in_study(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
+def in_study(cluster: Cluster, settings: Settings) -> Iterator[list[Row]]:
     """Yield the rows of each kernel that the budget pays for; they are kept before they are shown.
 
     UserError, with nothing written: it does not even pay for the first.
     """
-    check_first(settings, up)
+    check_first(settings, cluster)
     try:
         settings.out.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"--out: '{settings.out}' cannot be made ({error.strerror}): name another place") from None
     began = time.monotonic()
-    with open_study(up, settings, lambda: time.monotonic() - began) as study:
+    with open_study(cluster, settings, lambda: time.monotonic() - began) as study:
         yield from study.rows()
 
 
 @contextmanager
-def open_study(up: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterator["Study"]:
+def open_study(cluster: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterator["Study"]:
     """Yield a new study in the folder that the settings name."""
     from tune.display import tensorboard
 
@@ -163,18 +163,18 @@ def open_study(up: Cluster, settings: Settings, clock: Callable[[], float]) -> I
     with Journal(settings.out, new=True) as journal:
         accounting = Accounting(journal, Ledger(cap=settings.budget, clock=clock), clock)
         try:
-            yield Study(settings=settings, up=up, accounting=accounting, event_file=tensorboard)
+            yield Study(settings=settings, cluster=cluster, accounting=accounting, event_file=tensorboard)
         finally:
             spent = accounting.ledger.spent
-            journal.note(ended={"spent": spent})
+            journal.write_facts(ended={"spent": spent})
             print(f"spent {duration_text(round(spent, 1))} of {duration_text(settings.budget)}", file=sys.stderr)
 
 
-def check_first(settings: Settings, up: Cluster) -> None:
+def check_first(settings: Settings, cluster: Cluster) -> None:
     """Check that the budget pays for the first kernel. UserError: it does not."""
     first, budget = settings.kernels[0], settings.budget or 0.0
     seconds = expected(settings, first) + 2 * ENDING_SECONDS + GRACE_SECONDS
-    least = devices_of(up, on_gpu=takes_gpu(settings, first)) * seconds + 1
+    least = devices_of(cluster, on_gpu=takes_gpu(settings, first)) * seconds + 1
     if budget < least:
         raise UserError(
             f"--budget: '{budget:g}s' does not pay for {first}: write at least {math.ceil(least)}s, "
@@ -187,7 +187,7 @@ class Study:
     """Study that is being written."""
 
     settings: Settings
-    up: Cluster
+    cluster: Cluster
     accounting: Accounting
     event_file: ModuleType
     _files: dict[str, Any] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class Study:
     def rows(self) -> Iterator[list[Row]]:
         """Yield the rows of each kernel, as long as the budget pays for the next."""
         names = self.settings.kernels
-        self.accounting.journal.note(
+        self.accounting.journal.write_facts(
             cap_seconds=self.settings.budget, created=time.time(), kernels=names, sizes=self.settings.sizes,
             seed=self.settings.seed,
         )  # fmt: skip
@@ -208,7 +208,7 @@ class Study:
                 return
             try:
                 with self._charged(name, lease, on_gpu=on_gpu) as found:
-                    found += rows_of(self.up, self.settings, name, lease)
+                    found += rows_of(self.cluster, self.settings, name, lease)
             except OverdueError:
                 self._say("end", f"{name}: not done after the {lease:.0f} s of its lease")
                 continue
@@ -222,19 +222,19 @@ class Study:
             return
         try:
             with self._charged("peaks", lease, on_gpu=True):
-                found = self.up.run(measure_peaks, on_gpu=True, seconds=lease, max_calls=1)
+                found = self.cluster.run(measure_peaks, on_gpu=True, seconds=lease, max_calls=1)
         except OverdueError:
             self._say("end", f"peaks: not known after the {lease:.0f} s of their lease")
             return
         if found is None:
             self._say("end", "peaks: others took the machine, so none are known")
         else:
-            self.accounting.journal.note(peaks={device: asdict(peaks) for device, peaks in found.items()})
+            self.accounting.journal.write_facts(peaks={device: asdict(peaks) for device, peaks in found.items()})
 
     def _lease(self, price: float, *, on_gpu: bool, beside: float = 0.0) -> float | None:
         """Return the seconds that a task of that price may take; None: the budget does not pay for it and for
         `beside`."""
-        devices = devices_of(self.up, on_gpu=on_gpu)
+        devices = devices_of(self.cluster, on_gpu=on_gpu)
         if not devices:
             return TRIES * price
         most = longest_hold_seconds(self.accounting, devices) - 2 * ENDING_SECONDS - beside
@@ -244,7 +244,7 @@ class Study:
     def _charged(self, what: str, lease: float, *, on_gpu: bool) -> Iterator[list[Row]]:
         """Reserve seconds and write the trial down before what runs inside; then charge, and keep the rows that were
         added to the list it yields."""
-        devices, journal, found = devices_of(self.up, on_gpu=on_gpu), self.accounting.journal, list[Row]()
+        devices, journal, found = devices_of(self.cluster, on_gpu=on_gpu), self.accounting.journal, list[Row]()
         trial = {"trial": what, "family": KERNEL, "config": json.dumps({"sizes": self.settings.sizes})}
         with journal.transaction():
             journal.insert("trials", trial | {"state": "running", "created": self.accounting.clock()})

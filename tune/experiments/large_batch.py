@@ -316,45 +316,45 @@ COURSE = 5
 """Parts of a training, for each of which the noise scale is told."""
 
 
-def measure_training(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def measure_training(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train with a batch so many times the recipe's, at a rate by a rule; yield the row, with the noise of the
     gradients."""
-    own, times = place.config, asked["times"]
-    rows = times * batch_rows(replace(own, batch_tokens=own.batch_tokens // times), place.data)
-    learner = watched_learner(of_rows(own, place.data, rows), place.data, place.device)
+    own, times = context.config, asked["times"]
+    rows = times * batch_rows(replace(own, batch_tokens=own.batch_tokens // times), context.data)
+    learner = watched_learner(of_rows(own, context.data, rows), context.data, context.device)
     rule = asked["rule"]
     if RULES[rule].optimizer == "LARS":
-        take_lars(learner, place.config.learning_rate)
-    yield Message(what="start")
-    row = yield from by_rule(learner, place, rule, asked, place.folder / rule)
-    yield Message(what="evaluation", row=row | measure_noise(learner))
+        take_lars(learner, context.config.learning_rate)
+    yield Message(kind="start")
+    row = yield from by_rule(learner, context, rule, asked, context.folder / rule)
+    yield Message(kind="evaluation", row=row | measure_noise(learner))
 
 
-def measure_epochs(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def measure_epochs(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train for several epochs over a small set, shuffled anew in each or not; yield the row."""
-    learner = make_learner(place.config, place.data, place.device)
+    learner = make_learner(context.config, context.data, context.device)
     batches = train_on_sampled(learner, EPOCH_BATCHES, set_epoch=asked["set_epoch"])
-    yield Message(what="start")
+    yield Message(kind="start")
     name = f"set_epoch {asked['set_epoch']}"
-    row = yield from by_rule(learner, place, "unchanged", asked | {"times": 1}, place.folder / name)
+    row = yield from by_rule(learner, context, "unchanged", asked | {"times": 1}, context.folder / name)
     orders = {batches.order(epoch).tobytes() for epoch in range(asked["epochs"])}
-    yield Message(what="evaluation", row=row | {"orders": len(orders), "epoch_samples": batches.order(0).size})
+    yield Message(kind="evaluation", row=row | {"orders": len(orders), "epoch_samples": batches.order(0).size})
 
 
 def by_rule(
-    learner: Learner, place: TaskContext, rule: str, asked: dict[str, Any], folder: Path
+    learner: Learner, context: TaskContext, rule: str, asked: dict[str, Any], folder: Path
 ) -> Generator[Message, None, Row]:
     """Train to the end, at a rate by a rule; return the row. UserError: there was less time."""
-    config, steps = place.config, asked["steps"]
+    config, steps = context.config, asked["steps"]
     factor = functools.partial(
         RULES[rule].factor, steps=steps, times=asked["times"], warm_up_steps=config.warm_up_steps,
         decay_share=config.decay_share,
     )  # fmt: skip
     row = yield from train_with_checkpoints(
-        learner, place.left, steps=steps, every=math.ceil(steps / SAVES), factor=factor, folder=folder,
+        learner, context.seconds_left, steps=steps, every=math.ceil(steps / SAVES), factor=factor, folder=folder,
         evaluation_tokens=EVALUATION_TOKENS,
     )  # fmt: skip
-    samples = learner.steps * batch_rows(learner.config, place.data)
+    samples = learner.steps * batch_rows(learner.config, context.data)
     return row | {"samples": samples, "batch_tokens": learner.tokens / learner.steps}
 
 
@@ -419,7 +419,7 @@ def point(devices: Devices, family: str, asked: dict[str, Any], **config: Any) -
     config = {"optimizer": "adamw", **config}
     part = Config(family=family, **config | {"batch_tokens": math.ceil(config["batch_tokens"] / devices.slots)})
     seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * step_price(part, devices)
-    return Point(devices=devices.slots, asked=asked, seconds=seconds, least=seconds, config=config)
+    return Point(devices=devices.slots, asked=asked, seconds=seconds, least_seconds=seconds, config=config)
 
 
 def line(row: Row) -> str:

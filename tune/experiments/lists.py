@@ -50,13 +50,13 @@ def training_points(
         whole = Config(**{**settings.fix, **settings.set, **config}, family=settings.family)
         cost, seconds, told = steps * step_flops(whole), steps * step_price(whole, devices), {"steps": steps}
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            point = Point(devices=1, asked=told, config={**config, "seed": seed}, seconds=seconds, least=0.0)
+            point = Point(devices=1, asked=told, config={**config, "seed": seed}, seconds=seconds, least_seconds=0.0)
             found.append((cost, point))
     if not found:
         raise invalid("fix", "leaves none of the report's configurations: fix less")
     found.sort(key=lambda each: (1, each[0]) if each[1].config["seed"] > settings.seed else (0, -each[0]))
-    cheapest = min(found, key=lambda each: each[0])
-    return [replace(point, least=point.seconds) if (cost, point) == cheapest else point for cost, point in found]
+    _, cheapest = min(found, key=lambda each: each[0])
+    return [replace(point, least_seconds=point.seconds) if point == cheapest else point for _, point in found]
 
 
 def make_list_context(experiment: Experiment, settings: ExperimentSettings, devices: Devices) -> SearchContext:
@@ -102,7 +102,7 @@ def make_list_context(experiment: Experiment, settings: ExperimentSettings, devi
 class CheckpointCleaner(Listener):
     """Listener that deletes the checkpoints of a trial that came to its end, as nothing needs them any more."""
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         """Delete a trial's checkpoints at its end, which is in the journal."""
         if report.ended == "final" and not report.checkpoint:
             shutil.rmtree(engine.accounting.journal.folder / "checkpoints" / trial, ignore_errors=True)

@@ -108,7 +108,7 @@ def loader(
         context.set_forkserver_preload(["__main__", __name__])
         processes = {"multiprocessing_context": context, "prefetch_factor": prefetch, "persistent_workers": persistent}
     return DataLoader(
-        each, rows, sampler=sampler, num_workers=workers, collate_fn=Batch.joined, generator=own, **processes
+        each, rows, sampler=sampler, num_workers=workers, collate_fn=Batch.concatenate, generator=own, **processes
     )
 
 
@@ -124,7 +124,7 @@ def step_on(learner: Learner, batch: Batch) -> None:
     """Take a step on a given batch, to its end, at a rate of zero, so that the loop stays the same."""
     learner.batches = cast(EndlessBatches, repeat(batch.to(learner.device)))
     learner.step(0.0)
-    learner.wait()
+    learner.synchronize()
 
 
 def read_through(name: str, epoch: Callable[[], Iterable[Any]], use: Callable[[Any], None]) -> dict[str, float]:
@@ -149,18 +149,18 @@ def compared(asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return kept | {f"{workers}, begun anew": {"workers": workers, "persistent": False}}
 
 
-def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time each loader, and this project's own batches, in turns, in an empty loop and in a running one. UserError: the
     family has no samples, or they do not fit."""
     if ranks() > 1 and dist.get_rank():
         return
-    config, data, loaders = place.config, place.data, compared(asked)
+    config, data, loaders = context.config, context.data, compared(asked)
     if (samples := FAMILIES[config.family].items(config, data)) is None:
         raise UserError(f"--families: {config.family!r} has nothing for a DataLoader: write its `items`")
     rows = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
     under_way = sum(each["workers"] * each.get("prefetch", PREFETCH) for each in loaders.values())
     check_shared_memory(under_way * rows * samples[0].nbytes)
-    learner = Learner(config, data, place.device)
+    learner = Learner(config, data, context.device)
     epochs: dict[str, Any] = {
         name: partial(iter, loader(samples, rows, config.seed, **each)) for name, each in loaders.items()
     }
@@ -168,11 +168,11 @@ def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     loops: dict[str, Callable[[Batch], None]] = {"empty": lambda batch: None, "loop": partial(step_on, learner)}
     ways = {name: partial(read_through, name, epoch, use) for source, epoch in epochs.items()
             for loop, use in loops.items() for name in [f"{source} {loop}"]}  # fmt: skip
-    yield Message(what="start")
+    yield Message(kind="start")
     begun = {what: seconds for way in ways.values() for what, seconds in way().items()}
-    rounds, first = in_rounds(ways, place.left), next(iter(epochs))
+    rounds, first = in_rounds(ways, context.seconds_left), next(iter(epochs))
     sources = [figures(rounds, name, first) | {"start_seconds": begun[f"{name} empty first"]} for name in epochs]
-    yield Message(what="steps", row={
+    yield Message(kind="steps", row={
         "rows": rows, "batches": BATCHES, "items": len(cast(Sized, samples)), "sources": sources, "rounds": rounds,
     })  # fmt: skip
 
@@ -197,7 +197,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
         loaders = compared(asked).values()
         begin = BEGIN_SECONDS + WORKER_SECONDS * sum(each["workers"] for each in loaders)
         most_seconds, least = (begin + each * (len(loaders) + 1) * TURN_SECONDS for each in (ROUNDS, LEAST_ROUNDS))
-        made.append(Point(devices=held, asked=asked, seconds=most_seconds, least=least))
+        made.append(Point(devices=held, asked=asked, seconds=most_seconds, least_seconds=least))
     return made
 
 

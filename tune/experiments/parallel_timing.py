@@ -121,10 +121,10 @@ def _calls_a_turn(way: Callable[[], Reading], learner: Learner) -> int:
 def _turn(name: str, way: Callable[[], Reading], calls: int, learner: Learner) -> dict[str, float]:
     if ranks() > 1:
         dist.barrier()
-    learner.wait()
+    learner.synchronize()
     began = time.perf_counter()
     readings = [way() for _ in range(calls)]
-    learner.wait()
+    learner.synchronize()
     means = {name: (time.perf_counter() - began) / calls}
     for what in readings[-1] or ():
         means[f"{name} {what}"] = statistics.fmean(told[what] for told in readings[1:] if told)

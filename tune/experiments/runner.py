@@ -66,7 +66,7 @@ class ExperimentTensorBoard:
         numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
         self._file.add(*(scalar(f"{asked}/{name}", value) for name, value in numbers.items()), step=row["devices"])
 
-    def concluded(self, tables: Sequence[Table]) -> None:
+    def write_tables(self, tables: Sequence[Table]) -> None:
         """Write the tables that the experiment ends with."""
         for table in tables:
             self._file.add(*text_pb(table.title, markdown(replace(table, title=""))).value, step=0)
@@ -93,7 +93,7 @@ class PointRunner:
     write: LineWriter
 
     @cached_property
-    def board(self) -> ExperimentTensorBoard:
+    def tensorboard(self) -> ExperimentTensorBoard:
         return ExperimentTensorBoard(self.folder / "tensorboard" / self.experiment.name)
 
     @cached_property
@@ -105,7 +105,7 @@ class PointRunner:
         return Progress(self.write)
 
     @cached_property
-    def _shared(self) -> Any:
+    def _shared_data(self) -> Any:
         """The data, put into Ray once for all groups."""
         return ray.put(self.context.data)
 
@@ -141,25 +141,25 @@ class PointRunner:
         """Show the tables of all rows, on the screen and on TensorBoard."""
         tables = final_tables(self.experiment, self.rows())
         show(tables, self.write)
-        self.board.concluded(tables)
+        self.tensorboard.write_tables(tables)
 
     def _measured(self, group: Sequence[Point], share: float, later: float) -> int:
         """Measure a group's points in turn, until its processes are lost; return how many have a row now. later: the
         price of the other groups."""
         devices, done = group[0].devices, 0
         slots = self.context.devices.slots_of(devices)
-        seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
-        longest, again = longest_hold_seconds(self.accounting, slots), self._tried(group)
+        seconds = START_SECONDS + END_SECONDS + sum(point.seconds_at(share) for point in group) + LATE_SECONDS
+        longest, again = longest_hold_seconds(self.accounting, slots), self._keys_with_rows(group)
         seconds = min(max(seconds, longest - later / devices) if again else seconds, longest)
-        first = self.trials.of(group[0])
+        first = self.trials.trial_of(group[0])
         with Hold(self.accounting, first, self.experiment.name, devices=slots, seconds=seconds) as hold:
             try:
                 with self._group(devices, hold) as workers:
-                    workers.come_up()
+                    workers.wait_until_ready()
                     while done < len(group):
-                        others = sum(point.given(share) for point in group[done + 1 :])
-                        worth, retried = group[done].given(share), group[done].key in again
-                        seconds = allotted(worth, hold.left - END_SECONDS, others, retried=retried)
+                        others = sum(point.seconds_at(share) for point in group[done + 1 :])
+                        worth, retried = group[done].seconds_at(share), group[done].key in again
+                        seconds = allotted(worth, hold.seconds_left - END_SECONDS, others, retried=retried)
                         after = later + devices * others
                         workers.watch = partial(self._watch, group[done], self.accounting.clock(), seconds, after)
                         self._ask(workers, group[done], seconds)
@@ -170,23 +170,23 @@ class PointRunner:
                 done += 1
         return done
 
-    def _tried(self, points: Sequence[Point]) -> set[str]:
+    def _keys_with_rows(self, points: Sequence[Point]) -> set[str]:
         """Return the keys of the points that have a row, and so were skipped before: not for want of money alone."""
         return {row["key"] for row in self._rows(points) if row.get("skipped") != TOO_LATE}
 
     def _watch(self, point: Point, began: float, seconds: float, later: float) -> None:
         """Show what is under way; called every second."""
-        self._system.look(self.accounting.ledger.spent)
+        self._system.write_figures(self.accounting.ledger.spent)
         passed = self.accounting.clock() - began
         after = f"; then at most {whole_text(later)} of a device for the others" if later else ""
         self._progress(f"{point.devices} x {point.text}: {passed:.0f} s of at most {seconds:.0f} s{after}")
 
     def _ask(self, group: WorkerGroup, point: Point, seconds: float) -> None:
-        if seconds < point.least:
+        if seconds < point.least_seconds:
             self._keep(point, {"skipped": TOO_LATE})
             return
-        trial = group.hold.trial = self.trials.of(point)
-        asked = point.asked | self.experiment.told(point, self.rows())
+        trial = group.hold.trial = self.trials.trial_of(point)
+        asked = point.asked | self.experiment.settings_for(point, self.rows())
         row = group.do(Task(asked=asked, changes=point.config, trial=trial, seconds=seconds))
         self._keep(point, row | {"start_up_seconds": group.start_up_seconds})
 
@@ -194,17 +194,17 @@ class PointRunner:
     def _group(self, devices: int, hold: Hold) -> Iterator[WorkerGroup]:
         """Yield the group of processes of a hold. They are gone before the hold ends: dismissed or dead, or else ended
         with their Ray."""
-        desk, line = start_mailbox()
+        actor, mailbox = start_mailbox()
         assert self.experiment.work is not None
         folder = self.folder / "checkpoints"
         orders = RankSetup(
-            work=self.experiment.work, line=line, config=self.context.config, data=self._shared,
+            work=self.experiment.work, mailbox=mailbox, config=self.context.config, data=self._shared_data,
             folder=folder, families=pickle_families_by_value(), ends=hold.moment,
         )  # fmt: skip
-        group = WorkerGroup(devices, orders, desk, self.context.devices.gpus, hold)
+        group = WorkerGroup(devices, orders, actor, self.context.devices.gpus, hold)
         try:
             yield group
-            group.dismiss()
+            group.shut_down()
         except RuntimeError:
             raise
         except BaseException:
@@ -213,12 +213,12 @@ class PointRunner:
 
     def _keep(self, point: Point, row: Row) -> None:
         known = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)}
-        whole = known | {"trial": self.trials.of(point)} | row
+        whole = known | {"trial": self.trials.trial_of(point)} | row
         named = {"experiment": self.experiment.name, "value": json.dumps(whole)}
         self.accounting.journal.insert("rows", {"at": self.accounting.clock(), **named})
         for name, text in self.experiment.files(self.rows()).items():
             write_whole(self.folder / name, text)
-        self.board.measured(whole)
+        self.tensorboard.measured(whole)
         told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {told}")
         self.trials.measured(point, row)
@@ -268,15 +268,15 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     facts = facts_of(context.settings, context.devices, text, experiment=experiment.name)
     with catch_stop_signals() as told:
         study = context.settings.resume or context.settings.make_folder()
-        how = f"go on with: {settings.to_go_on(study)}"
+        how = f"go on with: {settings.resume_command(study)}"
         last = print_if_killed(f"{study}: {SILENT_END}; {how}")
-        with disk_error_as_user_error(settings.to_go_on(study)), resume_hint_on_interrupt(how), last:
+        with disk_error_as_user_error(settings.resume_command(study)), resume_hint_on_interrupt(how), last:
             if not context.settings.resume:
                 write_facts(facts, study)
             return conduct(experiment, context, study, told)
 
 
-def conduct(experiment: Experiment, context: ExperimentContext, study: Path, told: StopSignal) -> int:
+def conduct(experiment: Experiment, context: ExperimentContext, study: Path, stop_signal: StopSignal) -> int:
     """Run an experiment in the folder of its study, new or resumed; return the exit code."""
     settings, devices, ended = context.settings, context.devices, "done"
     with open_journal(study, settings) as journal, redirect_output(study / "log.txt") as write:
@@ -288,8 +288,8 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         bench = make_point_runner(experiment, context, journal, write)
         try:
             with heartbeat.run_driver_heartbeat(study, bench.accounting.clock), local_ray(devices.slots, devices.gpus):
-                if told.name:
-                    raise KeyboardInterrupt(told.name)
+                if stop_signal.name:
+                    raise KeyboardInterrupt(stop_signal.name)
                 with interruptible():
                     bench.measure()
         except KeyboardInterrupt:
@@ -298,11 +298,11 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
             ended = "overdue: the processes were still at work when their lease ended"
         bench.conclude()
         used = bench.accounting.ledger.spent
-        journal.note(ended={"reason": ended, "spent": used})
+        journal.write_facts(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
         for line in what_shows(study, bench.rows()):
             write(line)
-        go_on = settings.to_go_on(study)
+        go_on = settings.resume_command(study)
         left = missing(context.points, journal, experiment.name, go_on)
         for line in left if ended == "done" else [f"{ended}; {remedy(ended, go_on)}"]:
             write(line)

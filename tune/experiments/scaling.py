@@ -217,17 +217,17 @@ def start_up(rows: Sequence[Row]) -> Table:
     return Table(title="Start-up of the processes", columns=columns, rows=found, note="in no figure above")
 
 
-def measure_steps(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def measure_steps(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time steps with and without communication, and the communication alone."""
-    learner = make_learner(of_rows(place.config, place.data, asked["rows"]), place.data, place.device)
-    yield Message(what="start")
-    rounds, others = undisturbed(steps(learner), learner, place.left)
-    yield Message(what="steps", row=step_row(learner, rounds) | others)
+    learner = make_learner(of_rows(context.config, context.data, asked["rows"]), context.data, context.device)
+    yield Message(kind="start")
+    rounds, others = undisturbed(steps(learner), learner, context.seconds_left)
+    yield Message(kind="steps", row=step_row(learner, rounds) | others)
 
 
 def step_row(learner: Learner, rounds: Rounds) -> Row:
     """Return the figures of a step, and on several ranks those of its communication."""
-    batch = learner.batches.some()
+    batch = learner.batches.any_batch()
     row: Row = {
         "parameters": learner.parameters, "tokens": batch.tokens, "epoch_steps": len(learner.batches), "rounds": rounds,
         "step_seconds": interval(itemgetter("step"), rounds),
@@ -258,27 +258,27 @@ def communication_row(size: int, rounds: Rounds) -> Row:
     return {"bytes": size} | {name: interval(figure, rounds) for name, figure in figures.items()}
 
 
-def measure_gradients(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def measure_gradients(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Compare the gradients of all ranks with each other, and with those of the whole batch on one."""
-    learner = make_learner(place.config, place.data, place.device)
+    learner = make_learner(context.config, context.data, context.device)
     assert isinstance(learner, ParallelLearner), "one device has nobody to agree with"
-    yield Message(what="start")
+    yield Message(kind="start")
     for _ in range(FIRST_STEPS):
         learner.step(1.0)
     found = agreement(learner)
-    yield Message(what="steps", row={
+    yield Message(kind="steps", row={
         "parameters": learner.parameters, "bit_equal": found.across_ranks, "against_whole_batch": found.whole_batch,
         "accumulated": list(found.accumulated.items()),
     })  # fmt: skip
 
 
-def measure_accumulation(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def measure_accumulation(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time steps on one or several of the recipe's batches: seconds of a row, and how much of a step is exposed
     communication."""
-    learner = make_learner(place.config, place.data, place.device)
-    yield Message(what="start")
-    rounds, others = undisturbed(accumulations(learner, COUNTS), learner, place.left)
-    rows = batch_rows(place.config, place.data)
+    learner = make_learner(context.config, context.data, context.device)
+    yield Message(kind="start")
+    rounds, others = undisturbed(accumulations(learner, COUNTS), learner, context.seconds_left)
+    rows = batch_rows(context.config, context.data)
 
     def row_seconds(count: int) -> Callable[[Any], Any]:
         return lambda median: median[f"accumulate {count}"] / (count * rows)
@@ -292,20 +292,20 @@ def measure_accumulation(place: TaskContext, asked: dict[str, Any]) -> Iterator[
 
     figures = {"row_seconds": row_seconds, "gain": faster, "exposed_share": exposed}
     row = {name: [(count, interval(each(count), rounds)) for count in COUNTS] for name, each in figures.items()}
-    yield Message(what="steps", row={"parameters": learner.parameters, "rows": rows, "rounds": rounds} | row | others)
+    yield Message(kind="steps", row={"parameters": learner.parameters, "rows": rows, "rounds": rounds} | row | others)
 
 
-def measure_training(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def measure_training(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train for some steps with checkpoints: on the same batches with any number of devices and without dropout, so to
     the same loss."""
-    config = dataclasses.replace(place.config, dropout=0.0)
-    learner = make_learner(config, place.data, place.device)
-    yield Message(what="start")
+    config = dataclasses.replace(context.config, dropout=0.0)
+    learner = make_learner(config, context.data, context.device)
+    yield Message(kind="start")
     row = yield from train_with_checkpoints(
-        learner, place.left, steps=asked["steps"], every=asked["every"], folder=place.folder,
+        learner, context.seconds_left, steps=asked["steps"], every=asked["every"], folder=context.folder,
         factor=lambda step: warm_up(step, config.warm_up_steps),
     )  # fmt: skip
-    yield Message(what="evaluation", row=row | {"rows": batch_rows(config, place.data)})
+    yield Message(kind="evaluation", row=row | {"rows": batch_rows(config, context.data)})
 
 
 work = functools.partial(by_measure, {
@@ -346,7 +346,7 @@ def points_of(count: int, devices: Devices, settings: ExperimentSettings) -> lis
         step = rank_step_price(settings, devices, count, each.get("rows"))
         least = BUILD_SECONDS + least_of(each["measure"], count, step)
         seconds = max(SECONDS[each["measure"]], least)
-        found.append(Point(devices=count, asked=each, seconds=seconds, least=least))
+        found.append(Point(devices=count, asked=each, seconds=seconds, least_seconds=least))
     return found
 
 

@@ -25,7 +25,7 @@ from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.lives import EagerLearner
+from tune.experiments.life_training import EagerLearner
 from tune.experiments.methods import REPORT
 from tune.experiments.prices import EVALUATION_TOKENS
 from tune.experiments.tables import figure
@@ -198,38 +198,38 @@ def upstream_rate(step: int, steps: int) -> float:
 BEFORE, AFTER, RESERVE_SECONDS = "before", "after", 2.0
 
 
-def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train in the way that is asked for, and yield what each stage took. UserError: the seconds were too few."""
-    clock, steps, done = StageClock(place.device), asked["steps"], 0
+    clock, steps, done = StageClock(context.device), asked["steps"], 0
     clock.enter("rest")
-    for done in (upstream if asked["way"] == BEFORE else own)(place, steps, clock):
+    for done in (upstream if asked["way"] == BEFORE else own)(context, steps, clock):
         if done % EVALUATION_EVERY == 0:
-            yield Message(what="steps")
+            yield Message(kind="steps")
     if done < steps:
         raise UserError(f"{done:,} of {steps:,} steps were done in time: give a larger --budget with --resume")
-    yield Message(what="steps", row={"steps": done, "stages": clock.seconds()})
+    yield Message(kind="steps", row={"steps": done, "stages": clock.seconds()})
 
 
-def upstream(place: TaskContext, steps: int, clock: StageClock) -> Iterator[int]:
+def upstream(context: TaskContext, steps: int, clock: StageClock) -> Iterator[int]:
     """Train upstream's way; yield after each step how many were taken."""
-    config, data = place.config, place.data
+    config, data = context.config, context.data
     assert isinstance(data, TextData), "the experiment is of nanoGPT alone"
     torch.manual_seed(config.seed)
     model = tell_stages(build_model(config, vocabulary=data.vocabulary, pad=pad_of(data)), clock)
     with tempfile.TemporaryDirectory(prefix="ration-") as folder:
-        training = UpstreamTraining(model, config, data, place.device, Path(folder), clock.enter)
+        training = UpstreamTraining(model, config, data, context.device, Path(folder), clock.enter)
         for done, _ in enumerate(training.steps(steps), start=1):
             yield done
-            if place.left() < RESERVE_SECONDS:
+            if context.seconds_left() < RESERVE_SECONDS:
                 return
 
 
-def own(place: TaskContext, steps: int, clock: StageClock) -> Iterator[int]:
+def own(context: TaskContext, steps: int, clock: StageClock) -> Iterator[int]:
     """Train one segment as a search does, to a rung; yield how many steps were taken so far."""
-    segment = Segment(device_seconds=place.left() - RESERVE_SECONDS, steps=steps)
+    segment = Segment(device_seconds=context.seconds_left() - RESERVE_SECONDS, steps=steps)
     for progress in train(
-        place.config, place.data, segment, folder=place.folder, evaluation_tokens=EVALUATION_TOKENS,
-        device=place.device, make=partial(StagedLearner, clock=clock),
+        context.config, context.data, segment, folder=context.folder, evaluation_tokens=EVALUATION_TOKENS,
+        device=context.device, make=partial(StagedLearner, clock=clock),
     ):  # fmt: skip
         yield progress.steps
 
@@ -266,7 +266,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     before = BEFORE, "bf16" if small and devices.kind == "cuda" else "fp32"
     ways = [before, (AFTER, upstream_precision(devices.precisions)), *small]
     return [
-        Point(devices=1, asked={"way": way, "steps": steps}, seconds=seconds, least=seconds,
+        Point(devices=1, asked={"way": way, "steps": steps}, seconds=seconds, least_seconds=seconds,
               config={**REPORT, **settings.fix, "precision": precision, **seed})
         for seed in ({}, *({"seed": settings.seed + number} for number in range(1, settings.seeds)))
         for way, precision in ways

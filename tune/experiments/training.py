@@ -58,7 +58,7 @@ def train_with_checkpoints(
         whole += time.perf_counter() - began
         _save(learner, folder, (whole, loss))
         longest = max(longest, time.perf_counter() - began)
-        yield Message(what="steps")
+        yield Message(kind="steps")
     if learner.steps < steps:
         space = learner.family.space or {"d_model": (0,), "layers": (0,)}
         sizes = " or ".join(name for name, values in space.items() if isinstance(values[0], int))

@@ -40,7 +40,7 @@ class LossesByRate:
         return self.losses[self.best]
 
     @property
-    def bracketed(self) -> bool:
+    def is_bracketed(self) -> bool:
         """Whether rates both lower and higher than the best one were tried."""
         return min(self.losses) < self.best < max(self.losses)
 
@@ -164,7 +164,7 @@ def figures(of: Descent | None, base: Descent) -> list[str]:
         return [EMPTY_CELL, "diverged", EMPTY_CELL, EMPTY_CELL]
     regret = of.regret(base)
     lost = EMPTY_CELL if regret is None else "diverged" if math.isinf(regret[0]) else signed(regret, "{:.3f}")
-    if regret is not None and math.isfinite(regret[0]) and not of.mean.bracketed:
+    if regret is not None and math.isfinite(regret[0]) and not of.mean.is_bracketed:
         lost = f">= {lost}"
     moved = beyond(of) + signed(of.drift(base), "{:+.2f}")
     return [f"{2**best:.2e}", f"{of.mean.loss:.4f}", moved, lost]
@@ -173,7 +173,7 @@ def figures(of: Descent | None, base: Descent) -> list[str]:
 def beyond(of: Descent) -> str:
     """Return the sign before a drift: where the best rate is the first or last that was tried, the true one lies
     beyond."""
-    if of.mean.bracketed:
+    if of.mean.is_bracketed:
         return ""
     return "> " if of.mean.best == max(of.mean.losses) else "< "
 
@@ -182,7 +182,7 @@ def note(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> str:
     """Return the note on what a table is of."""
     other, seeds = AXES[axis], sorted({len(each.seeds) for each in found})
     several = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    open_end = "" if base.mean.bracketed else " The base's own best is the last one tried: no more."
+    open_end = "" if base.mean.is_bracketed else " The base's own best is the last one tried: no more."
     return (
         f"{other} {BASE[other]}, {steps:,} steps, rates an octave apart, "
         f"{several} seed{'s' * (several != '1')}; drift: octaves from the best rate of {axis} {BASE[axis]}; "

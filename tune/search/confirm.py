@@ -29,28 +29,28 @@ class HalvingWithConfirmation(SuccessiveHalving):
         other, the leader, ..."""
         self._times: Counter[str] = Counter()
 
-    def confirming(self, trial: str, of: str) -> None:
+    def on_confirming(self, trial: str, of: str) -> None:
         if trial not in self.trials:
             self._begun.append(of)
             self._times[of] += 1
-        super().confirming(trial, of)
+        super().on_confirming(trial, of)
 
     def refit(self, ladder: Ladder) -> None:
         """Take another ladder; under another cap or deadline a new last comparison is made."""
         super().refit(ladder)
         self._begun = []
 
-    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
+    def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """Return the ladder as SuccessiveHalving does; after a completed last comparison, a further one is kept only
         its part of what the cap has grown by."""
-        ladder, more = super().refitted(seconds, within, deadline), max(0.0, seconds - self.ladder.seconds)
+        ladder, more = super().make_ladder(seconds, within, deadline), max(0.0, seconds - self.ladder.seconds)
         done = self._times.total() >= 2 * self._frame.seeds
         return replace(ladder, confirm=ladder.confirm * more / seconds) if done else ladder
 
     def decide(self, left: BudgetLeft) -> Move:
         """Decide as SuccessiveHalving does, on what these trainings leave; they begin when the leader would have its
         last segment, and from then on no trial is promoted."""
-        if self.hopeless or self._finisher is not None or not self._frame.seeds:
+        if self.is_hopeless or self._finisher is not None or not self._frame.seeds:
             return super().decide(left)
         due, each = 2 * self._frame.seeds - len(self._begun), self.ladder.confirm
         if not self._begun:
@@ -59,7 +59,7 @@ class HalvingWithConfirmation(SuccessiveHalving):
             rest = replace(left, seconds=max(0.0, left.seconds - taken), wall=max(0.0, left.wall - beside))
             move = super().decide(rest)
             if isinstance(move, Finish):
-                return self._anew(move.trial, left) or super().decide(left)
+                return self._next_confirmation(move.trial, left) or super().decide(left)
             if isinstance(move, HandBack) and not left.running:  # the leader needs what is kept for them
                 return self._lead(left)
             others = left.slots + left.running - 1  # without this slot they and the last segment would not end in time
@@ -69,14 +69,14 @@ class HalvingWithConfirmation(SuccessiveHalving):
         leader = self._begun[0]
         if self.trials[leader].state != "paused":
             return super().decide(left)
-        if due and (anew := self._anew(leader, left)):
+        if due and (anew := self._next_confirmation(leader, left)):
             return anew
         seconds, least = min(left.seconds, left.wall), self.ladder.overhead
         if left.running == 0 or left.seconds > left.wall:
-            return self._last(leader, seconds, least) if seconds > least else HandBack("nothing is left")
+            return self._last_segment(leader, seconds, least) if seconds > least else HandBack("nothing is left")
         return HandBack("the last two are trained anew, and the leader gets what they leave over")
 
-    def _anew(self, leader: str, left: BudgetLeft) -> Confirm | None:
+    def _next_confirmation(self, leader: str, left: BudgetLeft) -> Confirm | None:
         """Return the next of these trainings; None where it cannot be paid for, or no other trial waits to compare
         with."""
         number, each = len(self._begun), self.ladder.confirm

@@ -228,22 +228,24 @@ def extra_memory_bytes(studies: Sequence[EarlierStudy], kind: str) -> float:
     return max((each.beyond for each in studies if each.ground.kind == kind), default=0.0)
 
 
-def learn_from_studies(studies: Sequence[EarlierStudy], here: Conditions, space: Space, seconds: float) -> WarmStart:
+def learn_from_studies(
+    studies: Sequence[EarlierStudy], conditions: Conditions, space: Space, seconds: float
+) -> WarmStart:
     """Return what these studies tell of a family that is searched here, with a share of the cap of so many seconds of a
     slot."""
-    priced = [each for each in studies if _same_processor(each.ground, here)]
+    priced = [each for each in studies if _same_processor(each.ground, conditions)]
     overheads, start_ups = ([x for each in priced for x in getattr(each, name)] for name in ("overheads", "start_ups"))
-    native, whole = space.dimensions.get("precision", ("fp32",)), space.whole
+    native, whole = space.dimensions.get("precision", ("fp32",)), space.unrestricted
     alike = {each.folder: [tried for tried in each.trials if whole.contains(tried.config)] for each in studies}
     trained = [tried for each in priced for tried in alike[each.folder] if precision_of(tried.config) in native]
-    judged = [tried.observed for each in studies if _same_text(each.ground, here) for tried in alike[each.folder]]
-    close = [each for each in studies if 1 / MOST_SIZE_RATIO <= each.times(here.compute) <= MOST_SIZE_RATIO]
+    judged = [tried.observed for each in studies if _same_text(each.ground, conditions) for tried in alike[each.folder]]
+    close = [each for each in studies if 1 / MOST_SIZE_RATIO <= each.times(conditions.compute) <= MOST_SIZE_RATIO]
     ranked = [[config for config in each.best if space.contains(config)] for each in close]
     best = [config for place in range(BEST) for each in ranked for config in each[place : place + 1]]
     return WarmStart(
         overhead=_expected(overheads, FIRST_OVERHEAD_SECONDS, seconds),
         start_up=_expected(start_ups, FIRST_START_UP_SECONDS, seconds),
-        beyond=extra_memory_bytes(studies, here.kind),
+        beyond=extra_memory_bytes(studies, conditions.kind),
         speeds=tuple((tried.config, tried.progress) for tried in trained[:MOST_TRIALS]),
         trials=tuple(filter(None, judged))[:MOST_TRIALS],
         first=_different(best),
@@ -258,19 +260,19 @@ def _different(configs: Iterable[Config]) -> tuple[Config, ...]:
     return tuple(found)
 
 
-def describe_reuse(family: str, study: EarlierStudy, here: Conditions) -> str:
+def describe_reuse(family: str, study: EarlierStudy, conditions: Conditions) -> str:
     """Return a line that says what of a study counts here, what does not, and why."""
-    ground, counts = study.ground, ["sizes"] if study.weights(here.compute) else []
-    counts += ["memory"] if ground.kind == here.kind else []
+    ground, counts = study.ground, ["sizes"] if study.weights(conditions.compute) else []
+    counts += ["memory"] if ground.kind == conditions.kind else []
     not_so = []
-    if _same_processor(ground, here):
+    if _same_processor(ground, conditions):
         counts.append("speeds and prices")
     else:
         not_so.append("speeds and prices (of another processor)")
-    if _same_text(ground, here):
+    if _same_text(ground, conditions):
         counts.append("losses")
     else:
-        not_so.append(f"losses (of another {'context' if ground.text == here.text else 'text'})")
+        not_so.append(f"losses (of another {'context' if ground.text == conditions.text else 'text'})")
     taken = f"its {', '.join(counts)} count" if counts else "nothing counts"
     left = f", not its {', nor its '.join(not_so)}" if not_so else ""
     return f"{family}: learns from {len(study.trials)} trials of {study.folder}: {taken}{left}"

@@ -33,13 +33,13 @@ class Listener:
     The driver calls it, and decides nothing until it returns. A subclass may leave out any of the methods.
     """
 
-    def decided(self, engine: "Engine", trial: str | None, action: str, reason: str) -> None:
+    def on_decision(self, engine: "Engine", trial: str | None, action: str, reason: str) -> None:
         """A decision was made, for this reason."""
 
-    def reported(self, engine: "Engine", trial: str, report: Report) -> None:
+    def on_report(self, engine: "Engine", trial: str, report: Report) -> None:
         """A report was written down; it is as the journal has it now."""
 
-    def closed(self, engine: "Engine") -> None:
+    def on_close(self, engine: "Engine") -> None:
         """No trial runs any more; the winners are put in their folders next."""
 
 
@@ -81,7 +81,7 @@ class Engine:
         accounting: Accounting,
         slots: int,
         wall_left: Callable[[], float],
-        there: Callable[[], int] | None = None,
+        slots_there: Callable[[], int] | None = None,
         within: float = math.inf,
         listeners: Sequence[Listener] = (),
     ) -> None:
@@ -90,21 +90,21 @@ class Engine:
         self.state = State(self.families, accounting.journal.folder, accounting.ledger.share)
         self.trials, self.running, self.cut_short = self.state.trials, self.state.running, self.state.cut_short
         self.stopping: str | None = None
-        self.slots = Slots(slots, there, self.running, accounting)
+        self.slots = Slots(slots, slots_there, self.running, accounting)
         self.silence: Callable[[], float | None] = lambda: None
         self._silent = True
         """Whether nothing was decided in this run."""
         self._events = 0
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing runs and no slot is left."""
         return self.slots.all_gone
 
     @property
     def ended_by(self) -> str:
         """What ends the search: a signal, the deadline, an error that several trials share; else its cap."""
-        hopeless = all(family.policy.hopeless for family in self.families.values())
+        hopeless = all(family.policy.is_hopeless for family in self.families.values())
         return self.stopping or (ENDED_BY_ERRORS if hopeless else ENDED_BY_CAP)
 
     def overdue(self) -> list[str]:
@@ -119,7 +119,7 @@ class Engine:
         return lambda trial, rung: self.families[name].price(trial, self.trials.get(trial or ""), rung)
 
     @contextmanager
-    def event(self, *, changes: bool = True) -> Iterator[None]:
+    def transaction(self, *, changes: bool = True) -> Iterator[None]:
         """Write all that happens inside to the journal in one transaction; on a disk with a digest of the state, which
         is left out at most events where there are many trials."""
         with self.accounting.journal.transaction():
@@ -127,11 +127,11 @@ class Engine:
             if changes and self.accounting.journal.on_disk:
                 self._events += 1
                 digested = self._events % max(1, len(self.trials) - DIGESTED_TRIALS) == 0
-                self.accounting.journal.note(state=self.state.digest() if digested else None)
+                self.accounting.journal.write_facts(state=self.state.digest() if digested else None)
 
     # The terms it runs under
 
-    def agree(self, terms: Terms) -> list[str]:
+    def apply_terms(self, terms: Terms) -> list[str]:
         """Put the study under these terms from now on, and write them down where they differ from those before.
 
         Returns notes for the user.
@@ -152,9 +152,9 @@ class Engine:
             },
             decision=decision, report=report,
         )  # fmt: skip
-        with self.event():
-            self.state.agreed(now, new=before is None)
-            journal.note(caps=[each.told() for each in (*agreed, now)], slots_kept=None)
+        with self.transaction():
+            self.state.apply_terms(now, new=before is None)
+            journal.write_facts(caps=[each.to_json() for each in (*agreed, now)], slots_kept=None)
         if before is None or not other:
             return []
         which = f"{terms.processor}, where the study had {before.processor}"
@@ -162,16 +162,16 @@ class Engine:
 
     def _ladder(self, name: str, seconds: float, deadline: float | None, *, new: bool) -> Ladder:
         policy = self.families[name].policy
-        return policy.ladder if new else policy.refitted(seconds, self.within, deadline or math.inf)
+        return policy.ladder if new else policy.make_ladder(seconds, self.within, deadline or math.inf)
 
     # What a free slot does next
 
-    def next(self) -> Assignment | None:
+    def next_assignment(self) -> Assignment | None:
         """Return what a free slot is to do; None where none is free, or one must wait. Slots of no more use are handed
         back."""
         while not self._wake():  # each time, as it may sleep while it decides
             self._close_lost_slots()
-            if self.slots.free == 0:
+            if self.slots.count_free == 0:
                 return None
             wall = self.wall_left()
             if wall < LEAST_LEASE_SECONDS:
@@ -200,10 +200,14 @@ class Engine:
         answer: HandBack | Wait = HandBack("there is no family")
         several = self.families.items() if len(self.families) > 1 else ()
         idle = [name for name, family in several if self._is_idle(family, wall)]
-        for name, family in sorted(self.families.items(), key=lambda each: each[1].used / max(each[1].seconds, 1e-9)):
+        for name, family in sorted(
+            self.families.items(), key=lambda each: each[1].seconds_used / max(each[1].seconds, 1e-9)
+        ):
             others = (self.families[each] for each in idle if each != name)
-            left_over = sum(max(0.0, other.seconds - other.used) for other in others)
-            left = family.left(self.accounting, self.slots.free, wall, left_over=left_over, binding=binding)
+            left_over = sum(max(0.0, other.seconds - other.seconds_used) for other in others)
+            left = family.seconds_left(
+                self.accounting, self.slots.count_free, wall, left_over=left_over, binding=binding
+            )
             enough = left.seconds >= LEAST_LEASE_SECONDS
             move = family.decide(left) if enough else HandBack("nothing is left")
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
@@ -217,15 +221,15 @@ class Engine:
         """Return the seconds in which to use what is left: those to the end of `within`, or as many as all slots need
         for it if these are more, but none past the deadline."""
         ledger = self.accounting.ledger
-        all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.kept))
+        all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.count_kept))
         within = max(
-            wall_clock(self.within, math.inf, family.life, family.seconds) for family in self.families.values()
+            wall_clock(self.within, math.inf, family.life_seconds, family.seconds) for family in self.families.values()
         )
         return min(wall, max(within - self.accounting.clock(), all_slots))
 
     def _is_idle(self, family: Family, wall: float) -> bool:
         """Whether a family runs nothing, and can run nothing by its own share."""
-        left = family.left(self.accounting, self.slots.free, wall)
+        left = family.seconds_left(self.accounting, self.slots.count_free, wall)
         return left.running == 0 and isinstance(family.decide(left), HandBack)
 
     def _wake(self) -> bool:
@@ -234,7 +238,7 @@ class Engine:
         since = self.silence()
         if since is None:
             return False
-        with self.event():
+        with self.transaction():
             for run in self.running.values():
                 last = self.accounting.last_sign(run)
                 if last is not None and last.ended is not None:
@@ -250,17 +254,17 @@ class Engine:
 
     def _close_lost_slots(self) -> None:
         """Hand back idle slots whose machine is gone, so that they are charged no more."""
-        while self.slots.idle_and_lost:
-            with self.event():
+        while self.slots.has_lost_idle:
+            with self.transaction():
                 self.accounting.hand_back()
                 self._decide(None, "hand back", MACHINE_GONE)
 
     def _hand_back(self, reason: str) -> None:
-        with self.event():
-            if self.slots.hand_back() or self.done:
+        with self.transaction():
+            if self.slots.hand_back() or self.is_done:
                 self._decide(None, "hand back", reason)
             if not self.stopping:
-                self.accounting.journal.note(slots_kept=self.slots.kept)
+                self.accounting.journal.write_facts(slots_kept=self.slots.count_kept)
 
     def _go_on_with_cut_short(self, wall: float) -> Assignment | None:
         """Give another lease to a trial whose last one ended before its goal, and which to its policy is still on its
@@ -268,21 +272,21 @@ class Engine:
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
-            left = family.left(self.accounting, self.slots.free, wall).seconds
-            left = left if rung is not None else min(left, self._part(trial, wall))
-            price = self._rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
-            least = max(LEAST_LEASE_SECONDS, family.least(trial, self.trials[trial]))
-            with self.event():
-                if left >= least and price <= left and not family.policy.hopeless:
-                    return self._lease(trial, rung, price, GO_ON, "its segment was cut short")
-                self.state.waits(trial)
+            left = family.seconds_left(self.accounting, self.slots.count_free, wall).seconds
+            left = left if rung is not None else min(left, self._usable_seconds(trial, wall))
+            price = self._price_of_rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
+            least = max(LEAST_LEASE_SECONDS, family.least_seconds(trial, self.trials[trial]))
+            with self.transaction():
+                if left >= least and price <= left and not family.policy.is_hopeless:
+                    return self._open_lease(trial, rung, price, GO_ON, "its segment was cut short")
+                self.state.put_back(trial)
                 self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)
         return None
 
-    def _part(self, trial: str, wall: float) -> float:
+    def _usable_seconds(self, trial: str, wall: float) -> float:
         """Return the most seconds that the rest of a last segment may take, at most `wall`: what was left of its lease,
         unless the cap or the deadline has changed since. inf: it has a goal in steps."""
-        if self._goal(trial) is not None:
+        if self._goal_steps(trial) is not None:
             return math.inf
         journal = self.accounting.journal
         (lease,) = journal.rows("SELECT * FROM leases WHERE trial = ? ORDER BY lease DESC LIMIT 1", trial)
@@ -290,17 +294,17 @@ class Engine:
         had = math.inf if refitted else (lease["reserved"] - lease["charged"]) / self.accounting.ledger.share
         return min(had, wall)
 
-    def _goal(self, trial: str) -> int | None:
+    def _goal_steps(self, trial: str) -> int | None:
         """Return the steps at which a last segment that was cut short ends; None: it goes as far as its lease lasts."""
         record = self.trials[trial]
         family = self.families[record.family]
-        return record.goal or family.goal(record, None, family.policy.enough(trial))
+        return record.goal or family.goal_steps(record, None, family.policy.enough_seconds(trial))
 
-    def _rest(self, trial: str, left: float) -> float:
+    def _price_of_rest(self, trial: str, left: float) -> float:
         """Return the price of the rest of a last segment, where `left` seconds are left."""
         record = self.trials[trial]
         family = self.families[record.family]
-        goal = self._goal(trial)
+        goal = self._goal_steps(trial)
         price = left if goal is None else self.price_to(trial, goal)
         if record.confirms is not None:
             return min(left, max(price, family.policy.ladder.confirm))
@@ -315,39 +319,41 @@ class Engine:
 
     def _finish(self, name: str, move: Finish) -> Assignment | None:
         """Lease a last segment; with a goal in steps only where there is room for the margin of a lease to these."""
-        goal = self.families[name].goal(self.trials[move.trial], None, move.training)
+        goal = self.families[name].goal_steps(self.trials[move.trial], None, move.training)
         if goal is not None:
             price, room = self.price_to(move.trial, goal), min(self.accounting.affordable, self.wall_left())
             if with_margin(price) + self.families[name].cost_model.start_up <= room:
-                return self._lease(move.trial, None, price, "finish", move.reason, goal)
-        return self._lease(move.trial, None, move.seconds, "finish", move.reason)
+                return self._open_lease(move.trial, None, price, "finish", move.reason, goal)
+        return self._open_lease(move.trial, None, move.seconds, "finish", move.reason)
 
     def _assign(self, name: str, move: Start | Promote | Finish | Confirm | Train) -> Assignment | None:
         """Carry out a move; None where no trial began: no configuration is left, the one to train does not fit in
         memory, or by now there is no time for it."""
         price = self.price_of(name)
-        with self.event():
+        with self.transaction():
             if isinstance(move, Finish):
                 return self._finish(name, move)
             if isinstance(move, Promote):
-                return self._lease(str(move.trial), move.rung, price(move.trial, move.rung), "promote", move.reason)
+                return self._open_lease(
+                    str(move.trial), move.rung, price(move.trial, move.rung), "promote", move.reason
+                )
             if isinstance(move, Confirm):
-                record = self.families[name].anew(move, self.trials[move.of], self.trials[move.other])
-                return self._lease(self._noted(record), None, move.seconds, CONFIRM, move.reason)
+                record = self.families[name].confirming_record(move, self.trials[move.of], self.trials[move.other])
+                return self._open_lease(self._insert_trial(record), None, move.seconds, CONFIRM, move.reason)
             if isinstance(move, Train):
                 action, trial = "finish", move.trial
                 if trial is None:
-                    self.families[name].suggestions.tried(self._next_name, move.config)
+                    self.families[name].suggestions.note_tried(self._next_name, move.config)
                     action, trial = "start", self._fitting(name, move.config)
-                return self._lease(trial, None, move.seconds, action, move.reason, move.steps) if trial else None
+                return self._open_lease(trial, None, move.seconds, action, move.reason, move.steps) if trial else None
             trial = self._new_trial(name)
-            return self._lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
+            return self._open_lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
 
     def _new_trial(self, name: str) -> str | None:
         """Write down a new trial with an untried configuration that fits in memory, and return its name; those that do
         not fit are written down too. None: no configuration is left."""
         family = self.families[name]
-        while family.refusals < MOST_REFUSALS and family.suggestions.more:
+        while family.refusals < MOST_REFUSALS and family.suggestions.has_more:
             if trial := self._fitting(name, family.suggestions.suggest(self._next_name)):
                 return trial
         return None
@@ -355,7 +361,7 @@ class Engine:
     def _fitting(self, name: str, config: Config) -> str | None:
         """Write down a new trial, and return its name; where it does not fit in memory it is ended at once, and None
         returned."""
-        trial = self._noted(TrialRecord(family=name, config=config))
+        trial = self._insert_trial(TrialRecord(family=name, config=config))
         if refusal := self.families[name].memory.refusal(config):
             self.end(trial, refusal)
         return None if refusal else trial
@@ -364,7 +370,7 @@ class Engine:
     def _next_name(self) -> str:
         return f"t{len(self.trials) + 1:03d}"
 
-    def _noted(self, record: TrialRecord) -> str:
+    def _insert_trial(self, record: TrialRecord) -> str:
         """Write down a new trial, and return its name."""
         trial, config = self._next_name, json.dumps(record.config)
         row = {"trial": trial, "family": record.family, "config": config, "state": "paused"}
@@ -372,37 +378,37 @@ class Engine:
         self.trials[trial] = record
         return trial
 
-    def _lease(
+    def _open_lease(
         self, trial: str, rung: int | None, price: float, action: str, reason: str, goal: int | None = None
     ) -> Assignment | None:
         """Reserve what a segment needs and write it down, before it begins. rung None: the last segment, which ends at
         a goal in steps, or goes as far as its lease lasts. None: by now, nothing is left."""
         record, again, wall = self.trials[trial], action in (GO_ON, CONFIRM), self.wall_left()
         family = self.families[record.family]
-        goal = goal or (record.goal if again and record.goal is not None else family.goal(record, rung))
+        goal = goal or (record.goal if again and record.goal is not None else family.goal_steps(record, rung))
         fills = rung is None and (goal is None or record.confirms is not None)
-        even_share = self.accounting.affordable / max(1, self.slots.free)
-        wanted = family.last_segment(record, price) if fills else family.wanted(record, price, even_share)
+        even_share = self.accounting.affordable / max(1, self.slots.count_free)
+        wanted = family.last_segment(record, price) if fills else family.seconds_to_reserve(record, price, even_share)
         if not self.accounting.idle_slots:
             wanted = with_start_up(wanted, family.cost_model.start_up, even_share)
         micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
         lease = self.accounting.open_lease(trial, rung, goal, price, wanted, wall, micro_batches)
         if lease is None:
             return None
-        run = self.state.leased(lease)
-        run.there, run.hurried, run.silent = self.slots.there(), wall <= wanted, family.silent
+        run = self.state.open_lease(lease)
+        run.there, run.hurried, run.silent = self.slots.there(), wall <= wanted, family.never_reported
         self._settle(trial, "running", None)
         self._decide(trial, action, reason, rung)
         return run.assignment
 
     # What a report changes
 
-    def report(self, trial: str, report: Report) -> ProcessFate:
+    def on_report(self, trial: str, report: Report) -> ProcessFate:
         """Charge a trial's report and write it down. Returns what its process does next."""
         self._wake()
         run = self.running[trial]
         changes = report.ended is not None or report.micro_batches != run.micro_batches
-        with self.event(changes=changes):
+        with self.transaction(changes=changes):
             self.accounting.charge(run, report.seconds)
             report = self.accounting.report(run, report)
             family = self.families[run.assignment.family]
@@ -412,28 +418,28 @@ class Engine:
                 self._close(run, "start" if run.fresh_slot else "idle", hand_back=ends)
                 self._end_segment(run, report)
         for listener in self._listeners:
-            listener.reported(self, trial, report)
+            listener.on_report(self, trial, report)
         return "goes on" if not report.ended else "ends" if ends else "waits"
 
-    def ran_out(self, trial: str) -> ProcessFate:
+    def on_out_of_memory(self, trial: str) -> ProcessFate:
         """End a trial that ran out of memory where no smaller part would have helped, and its process."""
         self._wake()
         run = self.running[trial]
         family = self.families[run.assignment.family]
-        with self.event():
-            self.trials[trial].micro_batches = family.never_fits(self.accounting, run)
+        with self.transaction():
+            self.trials[trial].micro_batches = family.learn_never_fits(self.accounting, run)
             self._close(run, "lost", hand_back=True)
             self.end(trial, "memory: ran out of it, however small its batches were cut")
         return "ends"
 
     def _close(self, run: RunningLease, rest: str, *, hand_back: bool = False) -> None:
-        self.state.closed(run.assignment.trial, self.accounting.close_lease(run, rest))
+        self.state.close_lease(run.assignment.trial, self.accounting.close_lease(run, rest))
         if hand_back:
             self.accounting.hand_back(run.assignment.slot, run.gone)
 
     def _end_segment(self, run: RunningLease, report: Report) -> None:
         """Update a trial by the last report of its lease. A deadline ends none: it goes on under a later one."""
-        trial, reason = run.assignment.trial, self.state.ended(run, report)
+        trial, reason = run.assignment.trial, self.state.end_lease(run, report)
         if reason is not None and not (reason.startswith("price") and run.hurried):
             self.end(trial, reason)
         elif trial in self.cut_short:
@@ -445,7 +451,7 @@ class Engine:
         else:
             self._settle(trial, "paused", f"rung {report.rung}")
 
-    def raised(self, trial: str, reason: str) -> None:
+    def on_error(self, trial: str, reason: str) -> None:
         """End a running trial that raised an error, which it would raise again, and its process.
 
         Where a machine is gone the error may be due to that, and the trial is treated as one whose process died with
@@ -453,13 +459,13 @@ class Engine:
         """
         self._wake()
         if self.slots.there() < self.running[trial].there:
-            self.died(trial, reason)
+            self.on_death(trial, reason)
             return
-        with self.event():
+        with self.transaction():
             self._close(self.running[trial], "lost", hand_back=True)
             self.end(trial, reason)
 
-    def died(self, trial: str, reason: str) -> None:
+    def on_death(self, trial: str, reason: str) -> None:
         """Close the lease of a running trial whose process ended by itself, and its slot: what it did not report is
         charged as lost. The trial goes on once.
 
@@ -474,7 +480,7 @@ class Engine:
         lost, slept = self.slots.there() < run.there, ended == IDLE or before
         blameless = lost or slept
         reason = MACHINE_GONE if lost else DRIVER_SLEPT if slept else f"error: {HUNG}" if ended == WORKING else reason
-        with self.event():
+        with self.transaction():
             if run.gone is None:
                 now = run.assignment.opened if before else self.accounting.clock()
                 self.accounting.note_gone(run, last.at if last and ended else now)
@@ -489,17 +495,17 @@ class Engine:
                 self._settle(trial, "paused", reason)
                 self._decide(trial, "pause", reason)
 
-    def killed(self, trial: str, charged: float) -> None:
+    def close_killed(self, trial: str, charged: float) -> None:
         """Close the lease of a trial whose driver was killed: the lease was found closed, with so many device-seconds
         charged."""
-        with self.event():
-            self.state.closed(trial, charged)
+        with self.transaction():
+            self.state.close_lease(trial, charged)
             self._decide(trial, "pause", "killed")
 
     def retry(self, trial: str, reason: str) -> None:
         """Let a trial that failed wait where it was."""
-        with self.event():
-            self.state.waits(trial)
+        with self.transaction():
+            self.state.put_back(trial)
             self._settle(trial, "paused", reason)
             self._decide(trial, RETRY, f"failed before: {reason.partition(': ')[2]}")
 
@@ -507,11 +513,11 @@ class Engine:
         """End a trial for good. reason: diverged, price, memory or error; after the word may come a colon and more on
         it."""
         policy = self.families[self.trials[trial].family].policy
-        went_on = not policy.hopeless
+        went_on = not policy.is_hopeless
         self.state.stopped(trial, reason)
         self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
         self._decide(trial, "stop", reason)
-        if went_on and policy.hopeless:
+        if went_on and policy.is_hopeless:
             self._decide(trial, GIVE_UP, f"{HOPELESS}: no other of {self.trials[trial].family} is started")
 
     def _settle(self, trial: str, state: str, reason: str | None) -> None:
@@ -524,4 +530,4 @@ class Engine:
         row = {"at": self.accounting.clock(), "trial": trial, "action": action, "rung": rung, "reason": reason}
         journal.insert("decisions", row | {"report": last["report"]})
         for listener in self._listeners:
-            listener.decided(self, trial, action, reason)
+            listener.on_decision(self, trial, action, reason)

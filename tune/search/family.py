@@ -64,7 +64,7 @@ class TrialRecord:
     confirms: str | None = None
     gap: float = 0.0
 
-    def take_up(self, newest: tuple[str, int] | None) -> None:
+    def begin_at(self, newest: tuple[str, int] | None) -> None:
         """Begin the next segment at the newest sound checkpoint, its path and steps (None: there is none)."""
         if newest is not None:
             self.checkpoint, self.steps = newest
@@ -99,7 +99,7 @@ class CostModel:
         insort(self._in_order, self._overheads[trial])
         self._slowdowns[trial] = slowdown
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Forget what was learned, here or in earlier studies: it was of another processor."""
         self._first = FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
         for known in (self._overheads, self._in_order, self._slowdowns, self._start_ups):
@@ -129,13 +129,13 @@ class Suggestions(Protocol):
     """Source of a family's new configurations."""
 
     @property
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """Whether there is a configuration that was not tried yet."""
 
     def suggest(self, trial: str) -> Config:
         """Return such a configuration, for this trial."""
 
-    def tried(self, trial: str, config: Config) -> None:
+    def note_tried(self, trial: str, config: Config) -> None:
         """Note that a trial was given a configuration, now or in an earlier run."""
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
@@ -183,22 +183,22 @@ class Family:
     gap: float = 0.0
 
     @property
-    def used(self) -> float:
+    def seconds_used(self) -> float:
         """Seconds of a slot that it was charged, and those that its leases may still use."""
         return self.charged + self.leases.beyond(0.0) / UNITS_PER_SECOND
 
     @property
-    def life(self) -> float:
+    def life_seconds(self) -> float:
         """Seconds of training of a trial's own life, at the mean step time; inf: none is known to have one."""
         return self.life_steps * (self.mean_step_seconds or self.step_seconds or math.inf)
 
-    def left(
+    def seconds_left(
         self, accounting: Accounting, slots: int, wall: float, *, left_over: float = 0.0, binding: bool = False
     ) -> BudgetLeft:
         """Return what it may still use: its own share, and what others left over."""
         start_up = 0.0 if accounting.idle_slots else self.cost_model.start_up
         return BudgetLeft(
-            seconds=min(self.seconds - self.used + left_over, accounting.affordable) - start_up,
+            seconds=min(self.seconds - self.seconds_used + left_over, accounting.affordable) - start_up,
             slots=slots, running=len(self.leases), wall=wall,
             reserved=self.rungs_until.beyond(accounting.clock()) / UNITS_PER_SECOND, binding=binding,
         )  # fmt: skip
@@ -213,7 +213,7 @@ class Family:
         steps = self.policy.rung_seconds(rung) / step_seconds
         return round(min(steps, self.life_steps))
 
-    def goal(self, record: TrialRecord, rung: int | None, end: float | None = None) -> int | None:
+    def goal_steps(self, record: TrialRecord, rung: int | None, end: float | None = None) -> int | None:
         """Return the steps of a trial's life at the end of a segment; None where only seconds count, as in a last one
         (rung None) without an `end`, in seconds of training."""
         steps = None if rung is None else self.steps_at(record, rung)
@@ -221,7 +221,7 @@ class Family:
             steps = round(end / record.step_seconds)
         return None if steps is None else max(record.steps + 1, steps)
 
-    def anew(self, move: Confirm, record: TrialRecord, other: TrialRecord) -> TrialRecord:
+    def confirming_record(self, move: Confirm, record: TrialRecord, other: TrialRecord) -> TrialRecord:
         """Return the record of a trial with the configuration of another and a new seed; where rungs are equal in
         tokens, for no more steps than the second trial of the comparison has time for."""
         alike = (record, other) if self.equal_tokens else (record,)
@@ -246,14 +246,14 @@ class Family:
         if (steps := self.steps_at(record, rung)) is not None:
             made, step_seconds = (record.steps, record.step_seconds) if record else (0, None)
             seconds = max(1, steps - made) * (step_seconds or self.mean_step_seconds or self.step_seconds or 0.0)
-        return max(self.cost_model.segment(trial, max(0.0, seconds)), self.least(trial, record))
+        return max(self.cost_model.segment(trial, max(0.0, seconds)), self.least_seconds(trial, record))
 
     def time(self, step_seconds: float) -> None:
         """Add a trial's step time to the mean."""
         self.timed += 1
         self.mean_step_seconds += (step_seconds - self.mean_step_seconds) / self.timed
 
-    def least(self, trial: str | None, record: TrialRecord | None) -> float:
+    def least_seconds(self, trial: str | None, record: TrialRecord | None) -> float:
         """Return the seconds of a slot in which a trial comes to a report; a shorter lease would be lost. 0: it reports
         steadily."""
         return (
@@ -262,7 +262,7 @@ class Family:
             else 0.0
         )
 
-    def wanted(self, record: TrialRecord, price: float, most: float) -> float:
+    def seconds_to_reserve(self, record: TrialRecord, price: float, most: float) -> float:
         """Return the seconds to reserve for a segment of this price; where its loop never reported, at least what a
         first report may take, up to half of `most`: a loop that hangs leaves as much to the next."""
         seconds = with_margin(max(price, self.gap), self.margin) + LEASE_RESERVE_FACTOR * self.gap
@@ -270,7 +270,7 @@ class Family:
         return max(seconds, min(first, most / 2)) if record.step_seconds is None else seconds
 
     @property
-    def silent(self) -> bool:
+    def never_reported(self) -> bool:
         """Whether its loop never reported, so that a lease holds more than it will take."""
         return self.first_lease > 0 and not self.gap
 
@@ -291,7 +291,7 @@ class Family:
             self._note_memory(accounting, run, report.micro_batches, report.limited_bytes)
         return report.micro_batches
 
-    def never_fits(self, accounting: Accounting, run: RunningLease) -> int:
+    def learn_never_fits(self, accounting: Accounting, run: RunningLease) -> int:
         """Learn that a trial ran out of memory where smaller parts did not help or would not have.
 
         Returns into how many parts its batches would have to be cut: more than are of use.
@@ -306,17 +306,17 @@ class Family:
         accounting.note_memory(run.assignment, micro_batches, predicted, measured)
         self.memory.learn(config, micro_batches, measured)
 
-    def reached(self, trial: str, rung: int, loss: float, progress: Progress) -> None:
+    def note_rung(self, trial: str, rung: int, loss: float, progress: Progress) -> None:
         """Tell the policy and the suggestions that a trial waits at a rung."""
         warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
         telling = self.policy.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
-        self.policy.reported(trial, rung, loss, telling=telling, progress=progress)
+        self.policy.on_reported(trial, rung, loss, telling=telling, progress=progress)
         self.suggestions.tell(trial, rung, loss, progress)
 
     def decide(self, left: BudgetLeft) -> Move:
         """Return what a free slot should do for it. Where no configuration is left, no new trial begins."""
-        if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
-            self.policy.more = False
+        if self.refusals >= MOST_REFUSALS or not self.suggestions.has_more:
+            self.policy.has_more = False
         return self.policy.decide(left)
 
     def state(self) -> dict[str, object]:
@@ -352,31 +352,33 @@ class Slots:
     """The slots of a search. most: how many trials may run at once; there(): how many slots there are just now, where
     machines may be lost."""
 
-    def __init__(self, most: int, there: Callable[[], int] | None, running: Sized, accounting: Accounting) -> None:
-        self.most, self.there = most, there or (lambda: most)
+    def __init__(
+        self, most: int, slots_there: Callable[[], int] | None, running: Sized, accounting: Accounting
+    ) -> None:
+        self.most, self.there = most, slots_there or (lambda: most)
         self._running, self._accounting = running, accounting
         self._handed_back = 0
 
     @property
-    def kept(self) -> int:
+    def count_kept(self) -> int:
         """Number of slots that were not handed back for good."""
         return self.most - self._handed_back
 
     @property
-    def free(self) -> int:
+    def count_free(self) -> int:
         """Number of slots that can take work: those held and idle, and those not opened yet."""
-        return max(0, self._in_use() - len(self._running))
+        return max(0, self._count_in_use() - len(self._running))
 
     @property
-    def idle_and_lost(self) -> bool:
+    def has_lost_idle(self) -> bool:
         """Whether a slot is held idle whose machine is gone."""
         idle = self._accounting.idle_slots
-        return idle > 0 and idle + len(self._running) > self._in_use()
+        return idle > 0 and idle + len(self._running) > self._count_in_use()
 
     @property
     def all_gone(self) -> bool:
         """Whether nothing runs, and every slot was handed back or is lost."""
-        return not self._running and self._in_use() <= 0
+        return not self._running and self._count_in_use() <= 0
 
     def hand_back(self) -> bool:
         """Give up a free slot for good: an idle one, else one that was never opened. Returns whether it was open."""
@@ -386,6 +388,6 @@ class Slots:
             self._accounting.hand_back()
         return held
 
-    def _in_use(self) -> int:
+    def _count_in_use(self) -> int:
         """Return the number of slots that were not handed back for good and are there."""
-        return min(self.kept, self.there())
+        return min(self.count_kept, self.there())

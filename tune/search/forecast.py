@@ -58,7 +58,7 @@ class Progress:
     gap: float = 0.0
     numbers: Mapping[str, float] | None = None
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain data, without `numbers`."""
         return {name: value for name, value in vars(self).items() if name != "numbers"}
 
@@ -79,12 +79,12 @@ class Favour:
     late: float = 1.0
     begins: float = 0.0
 
-    def new(self, tokens: float, before: float) -> bool:
+    def begins_between(self, tokens: float, before: float) -> bool:
         """Whether its dropout began between two rungs, at `before` and `tokens` tokens, or began before and has raised
         the loss, which has not fallen again yet."""
         return before < NEW_DROPOUT * self.begins and tokens > self.begins
 
-    def to_come(self, tokens: float, end: float) -> float:
+    def share_to_come(self, tokens: float, end: float) -> float:
         """Return the share of its dropout's effect that comes between so many tokens and the end: a model learns to do
         with dropout until NEW_DROPOUT times as many tokens as it began after."""
         first, last = max(tokens, self.begins), min(end, NEW_DROPOUT * self.begins)
@@ -119,9 +119,9 @@ class Standing:
         ends = self.state == "finished" or (self.state == "running" and self.goal is None)
         return math.inf if ends else self.rung if self.goal is None else self.goal
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain data."""
-        plain = {"progress": self.progress.told(), "observed": [vars(each) for each in self.observed]}
+        plain = {"progress": self.progress.to_json(), "observed": [vars(each) for each in self.observed]}
         return {**vars(self), **plain}
 
     def expected(self, falls: float) -> float:
@@ -164,7 +164,7 @@ class Standings:
         self._worse, self._apart = 0, 0
         """Number of trials that rung 1 made worse, and of those that were sent there from the middle after that."""
 
-    def depart(self, trial: str, goal: int | None) -> bool:
+    def note_departure(self, trial: str, goal: int | None) -> bool:
         """Note that a trial is on its way to a rung (None: in its last segment). Returns False where it already was."""
         standing = self.trials.setdefault(trial, Standing())
         if standing.state == "running" and standing.goal == goal:
@@ -184,7 +184,7 @@ class Standings:
         if standing.rung >= 0 and not self._rules.front:
             heapq.heappush(self._waiting.setdefault(standing.rung, []), self._entry(trial))
 
-    def again(self) -> None:
+    def reorder(self) -> None:
         """Put all that wait in order anew, as what is expected of them has changed."""
         self._waiting.clear()
         self._points.clear()
@@ -197,17 +197,17 @@ class Standings:
         standing = self.trials[trial]
         self._points.pop(trial, None)
         new = rung not in standing.losses
-        dropout_new = self._favour(trial).new(progress.tokens, standing.progress.tokens)
+        dropout_new = self._favour(trial).begins_between(progress.tokens, standing.progress.tokens)
         standing.losses[rung], standing.rung, standing.telling, standing.progress = loss, rung, telling, progress
         if loss <= 0 and not self._below_zero:  # of a family of a user's own: no law has such losses
             self._below_zero, self._forecaster = True, None
-            self.again()
+            self.reorder()
         if self._rules.law and progress.warm and min(progress.size, progress.tokens, loss) > 0:
             standing.observed.append(Observation(size=progress.size, tokens=progress.tokens, loss=loss))
             self._observations += 1
         before = standing.losses.get(rung - 1)
         if before is not None:
-            now = self._metric.latest(progress.numbers)
+            now = self._metric.loss_of(progress.numbers)
             worse = (loss if now is None else now) > before + self._metric.tie and not dropout_new
             standing.past_best = self._rules.past_best and worse and loss >= before
         self._reached[rung] += new
@@ -231,7 +231,7 @@ class Standings:
         trials = sorted(own, key=len, reverse=True) + self._as_here(own)
         if _can_fit_law(trials) and not self._below_zero:
             self._forecaster = Forecaster.fit(trials[:MOST_TRIALS])
-            self.again()
+            self.reorder()
 
     def _as_here(self, own: list[list[Observation]]) -> list[list[Observation]]:
         """Return the earlier trials, their losses times the mean factor by which today's are off the earlier law:
@@ -250,13 +250,13 @@ class Standings:
         by_law = self._by_law(trial, self._ahead(standing.rung, standing.progress.seconds))
         return by_law or (standing.expected(self._falls(standing.rung)), 0.0)
 
-    def after(self, trial: str, seconds: float) -> Forecast | None:
+    def forecast_after(self, trial: str, seconds: float) -> Forecast | None:
         """Return the same after so many more seconds of training; None: there is no law yet, or the trial's speed is
         not known."""
         known = self.trials[trial].progress.seconds
         return self._by_law(trial, 1 + max(0.0, seconds) / known) if known > 0 else None
 
-    def outlook(self, size: float, tokens: float) -> Forecast | None:
+    def forecast_new(self, size: float, tokens: float) -> Forecast | None:
         """Return the same of a new trial with so many weights after so many tokens; None: there is no law yet."""
         return None if self._forecaster is None else self._forecaster.loss(size, [], tokens)
 
@@ -268,13 +268,13 @@ class Standings:
             return None
         return self._forecaster.loss(at.size, self.trials[trial].observed, times * at.tokens)
 
-    def foretold(self, trial: str, tokens: float) -> Forecast | None:
+    def forecast_at(self, trial: str, tokens: float) -> Forecast | None:
         """Return the same after so many target tokens in all, with the whole doubt; None: there is no law, or it was
         not fitted to this trial."""
         observed = self.trials[trial].observed
         return self._forecaster.interval(observed[0].size, observed, tokens) if self._forecaster and observed else None
 
-    def enough(self, trial: str, gain: float, most: float) -> float:
+    def enough_seconds(self, trial: str, gain: float, most: float) -> float:
         """Return the seconds of training in all, `most` at most, from which on one more brings a trial less than `gain`
         nats.
 
@@ -283,7 +283,7 @@ class Standings:
         at = self.trials[trial].progress
 
         def pays(seconds: float) -> bool:
-            ends = [self.after(trial, each - at.seconds) for each in (seconds, NEXT * seconds)]
+            ends = [self.forecast_after(trial, each - at.seconds) for each in (seconds, NEXT * seconds)]
             now, then = (end[0] if end else math.inf for end in ends)
             return not now - then < gain * (NEXT - 1) * seconds
 
@@ -300,7 +300,7 @@ class Standings:
         self._arrive(self.trials[trial])
         self.trials[trial].state = state
 
-    def turn(self, trial: str, loss: float, training: float) -> None:
+    def note_turn(self, trial: str, loss: float, training: float) -> None:
         """Note that a trial is past its best, which had this loss, after so many seconds of training."""
         self.trials[trial].past_best = True
         self.turned[trial] = loss, training
@@ -349,13 +349,13 @@ class Standings:
         if self._rules.front:
             return self._adds_most(rung, past_best)
         if rung == 0 and self._from_the_middle:
-            there = {entry for entry in self._waiting.get(0, ()) if self._waits(entry[-1], 0)}
+            there = {entry for entry in self._waiting.get(0, ()) if self._is_waiting(entry[-1], 0)}
             return sorted(there)[len(there) // 2][-1] if there else None
         return self._most_promising(rung, past_best=past_best)
 
     def _most_promising(self, rung: int, *, past_best: bool) -> str | None:
         waiting = self._waiting.get(rung, [])
-        while waiting and not self._waits(waiting[0][-1], rung):
+        while waiting and not self._is_waiting(waiting[0][-1], rung):
             heapq.heappop(waiting)
         return waiting[0][-1] if waiting and (past_best or not waiting[0][0]) else None
 
@@ -379,7 +379,7 @@ class Standings:
     def _adds_most(self, rung: int | None, past_best: bool) -> str | None:
         """Return the trial, of those that wait at a rung (None: at any), that is expected to add the most to the front
         of those beyond that rung, or on their way there (None: to their ends)."""
-        there = [name for name in self.trials if self._waits(name, rung)]
+        there = [name for name in self.trials if self._is_waiting(name, rung)]
         waiting = [name for name in there if past_best or not self.trials[name].past_best]
         if not waiting:
             return None
@@ -391,7 +391,7 @@ class Standings:
 
         return min(waiting, key=adds)
 
-    def addition(self, size: float, forecast: Forecast) -> float | None:
+    def front_addition(self, size: float, forecast: Forecast) -> float | None:
         """Return what a new trial with so many weights is expected to add to the front of all; None: there is none yet,
         or trials are compared by their losses."""
         there = self._rules.front and self._compared()
@@ -412,7 +412,7 @@ class Standings:
             each = min(seconds / count, longest)
             ends = dict[str, Point]()
             for trial in self.waiting():
-                after = self.after(trial, each) if least(trial) < each else None
+                after = self.forecast_after(trial, each) if least(trial) < each else None
                 if after is not None:
                     ends[trial] = self._point(trial)[0], after[0]
             chosen, names = begun, list[str]()
@@ -454,9 +454,9 @@ class Standings:
 
     def waiting(self) -> list[str]:
         """Return all trials that wait, the most promising first."""
-        return sorted((name for name in self.trials if self._waits(name, None)), key=self._entry)
+        return sorted((name for name in self.trials if self._is_waiting(name, None)), key=self._entry)
 
-    def _waits(self, trial: str, rung: int | None) -> bool:
+    def _is_waiting(self, trial: str, rung: int | None) -> bool:
         """Whether a trial waits at a rung (None: at any)."""
         standing = self.trials[trial]
         return standing.state == "paused" and (standing.rung >= 0 if rung is None else standing.rung == rung)
@@ -469,7 +469,7 @@ class Standings:
         unsure = min(doubt, LOSS_PER_LOG_PROMISE)
         unlikely = unsure * -math.log(max(favour.promise, LEAST_PROMISE))
         late = (LOSS_PER_LOG_PROMISE - unsure) * -math.log(max(favour.late, LEAST_PROMISE))
-        unlikely += favour.to_come(self.trials[trial].progress.tokens, tokens) * late
+        unlikely += favour.share_to_come(self.trials[trial].progress.tokens, tokens) * late
         return loss * math.exp(self._rules.doubt * doubt + unlikely)
 
     def _entry(self, trial: str) -> Entry:

@@ -99,7 +99,7 @@ class Ladder:
     within: float = math.inf
     deadline: float = math.inf
 
-    def told(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, float]:
         """Return it as plain data; what is infinite is left out."""
         return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
@@ -112,7 +112,7 @@ class Ladder:
         """Seconds that a trial has trained in all at its end."""
         return min(self.life, self.rung_seconds(self.top) + self.kept)
 
-    def known(self, life: float, gap: float) -> "Ladder":
+    def with_life(self, life: float, gap: float) -> "Ladder":
         """Return the ladder once it is known how many seconds of training a life lasts (inf: it has no end of its own),
         and in how many of them a trial reports: no rung is shorter than that, as nothing would be told there."""
         bare = replace(self, top=0, first=max(self.first, min(gap, life)))
@@ -131,7 +131,7 @@ class Ladder:
         """Return the planned seconds of a segment from the rung below to this one."""
         return self.rung_seconds(rung) - (self.rung_seconds(rung - 1) if rung else 0.0) + self.overhead
 
-    def ahead(self, rung: int, seconds: float) -> float:
+    def training_multiple(self, rung: int, seconds: float) -> float:
         """Return how many times its training at a rung, which took so many seconds (0: not known), a trial has at its
         end."""
         if math.isfinite(self.life) or not seconds:

@@ -62,10 +62,10 @@ class ListPolicy(SuccessiveHalving):
 
     def decide(self, left: BudgetLeft) -> Move:
         """Return what a free slot should do."""
-        if self.hopeless:
+        if self.is_hopeless:
             return super().decide(left)
         waiting, room = self._open(), min(left.seconds, left.wall)
-        prices = {place: self._rest(place, trial) for place, trial in waiting}
+        prices = {place: self._price_of_rest(place, trial) for place, trial in waiting}
         paid, rest = set[int](), left.seconds
         for place in sorted(prices, key=lambda each: (self._listed[each].spare, prices[each], each)):
             if prices[place] <= rest:
@@ -79,9 +79,9 @@ class ListPolicy(SuccessiveHalving):
         few = f"what is left does not pay for {len(waiting)} of the list"
         return HandBack(few if waiting else "all of the list is trained, or in training")
 
-    def _rest(self, place: int, trial: str | None) -> float:
+    def _price_of_rest(self, index: int, trial: str | None) -> float:
         """Return the price of what is left of a training."""
-        listed = self._listed[place]
+        listed = self._listed[index]
         return self._price_to(trial, listed.steps) if trial else self._segment(None, self._expected(listed))
 
     def _open(self) -> list[tuple[int, str | None]]:
@@ -103,10 +103,10 @@ class ListPolicy(SuccessiveHalving):
 
     # --- events
 
-    def finishing(self, trial: str) -> None:
+    def on_finishing(self, trial: str) -> None:
         """Note that a trial is on its way to its end; told again it changes nothing. Of several entries with its
         configuration it has the one whose steps are its goal."""
-        self.standings.depart(trial, None)
+        self.standings.note_departure(trial, None)
         booked, goal = self._of[trial], self._records[trial].goal
         if self._listed[booked].steps != goal:
             wanted = self._listed[booked].config, goal
@@ -114,7 +114,7 @@ class ListPolicy(SuccessiveHalving):
             place = next(places, booked)
             self._of = {one: booked if held == place else held for one, held in self._of.items()} | {trial: place}
 
-    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
+    def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """Return the same ladder for another share of the cap: there are no rungs."""
         return self.ladder
 
@@ -128,7 +128,7 @@ class ListPolicy(SuccessiveHalving):
         """Not called: a list suggests nothing."""
         raise NotImplementedError
 
-    def tried(self, trial: str, config: Config) -> None:
+    def note_tried(self, trial: str, config: Config) -> None:
         """Note that a trial was begun with a configuration. UserError: the list has no other entry with it."""
         taken = set(self._of.values())
         places = (place for place, each in enumerate(self._listed) if each.config == config and place not in taken)

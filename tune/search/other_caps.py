@@ -90,7 +90,7 @@ class StudyConditions:
     over: bool
     seeds: int = 0
 
-    def means(self, name: str, times: float, *, spent: float, charged: float, now: float) -> CapResources:
+    def resources_at(self, name: str, times: float, *, spent: float, charged: float, now: float) -> CapResources:
         """Return what a family has of a cap so many times as large. spent, charged: by all and by it, in
         device-seconds."""
         cap, end = times * self.cap, math.inf if self.deadline is None else self.deadline
@@ -142,8 +142,8 @@ def predict_other_caps(
             anew=2 * conditions.seeds,
         )  # fmt: skip
         by_it = sum(seconds for (family, _), seconds in charged.items() if family == name)
-        means = partial(conditions.means, name, spent=spent, charged=by_it, now=now)
-        found[name] = OtherCaps(policy, behind).foretold(conditions.cap, means, over=conditions.over)
+        means = partial(conditions.resources_at, name, spent=spent, charged=by_it, now=now)
+        found[name] = OtherCaps(policy, behind).forecast_rows(conditions.cap, means, over=conditions.over)
     return found
 
 
@@ -151,21 +151,21 @@ class OtherCaps:
     """The prediction for one family. trials: those that may go on and that a law predicts; empty as long as there is no
     law."""
 
-    def __init__(self, policy: SuccessiveHalving, behind: FamilyHistory) -> None:
-        self._policy, self._behind, foretell = policy, behind, policy.standings.foretold
+    def __init__(self, policy: SuccessiveHalving, history: FamilyHistory) -> None:
+        self._policy, self._behind, foretell = policy, history, policy.standings.forecast_at
         going = {name: each for name, each in policy.trials.items() if each.state != "ended" and foretell(name, 1.0)}
         self.trials = sorted([name for name, each in going.items() if not each.past_best] or going)
         ratios = [
             (math.log(end.loss / foretold[0]), foretold[1] ** -2)
-            for end in behind.ends
+            for end in history.ends
             if end.trial in policy.trials and (foretold := foretell(end.trial, end.tokens))
         ]
         weight = sum(weight for _, weight in ratios)
         self._ratio = sum(ratio * weight for ratio, weight in ratios) / weight if ratios else 0.0
         self._doubt = weight**-0.5 if ratios else 0.0
-        self._own_ends = {end.trial: end for end in behind.ends}
-        over, planned = behind.ends or behind.last, policy.ladder.explore
-        self._explored = min(1.0, behind.on_rungs / planned) if over and planned else 1.0
+        self._own_ends = {end.trial: end for end in history.ends}
+        over, planned = history.ends or history.last, policy.ladder.explore
+        self._explored = min(1.0, history.on_rungs / planned) if over and planned else 1.0
         """Share of the seconds that a ladder plans for rungs which were worth using so far; the rest is for a last
         segment."""
 
@@ -187,37 +187,37 @@ class OtherCaps:
 
     def _by_law(self, trial: str, tokens: float) -> Forecast:
         """Return the expected loss at a constant rate."""
-        foretold = self._policy.standings.foretold(trial, tokens)
+        foretold = self._policy.standings.forecast_at(trial, tokens)
         assert foretold, "there is a law"
         return foretold
 
-    def from_start(self, means: CapResources) -> tuple[str, Forecast]:
+    def forecast_from_start(self, resources: CapResources) -> tuple[str, Forecast]:
         """Return the best trial of a search that has such a cap from its start, and the loss that is expected of that
         search.
 
         How many trials it begins goes with the square root of the cap, as the width of a ladder does; they are drawn at
         random from those that the study has.
         """
-        ladder = self._policy.refitted(means.seconds, means.wall)
-        ends = self._ends(self.trials, ladder.end + (1 - self._explored) * ladder.explore - ladder.overhead)
+        ladder = self._policy.make_ladder(resources.seconds, resources.wall)
+        ends = self._forecast_ends(self.trials, ladder.end + (1 - self._explored) * ladder.explore - ladder.overhead)
         forecasts = [self.expected(*end) for end in ends]
         count, logs = len(ends), [math.log(loss) for loss, _ in forecasts]
-        drawn = math.ceil(count * math.sqrt(min(1.0, means.times)))
+        drawn = math.ceil(count * math.sqrt(min(1.0, resources.times)))
         none_better = [(1 - better / count) ** drawn for better in range(count + 1)]
         chances = [this - one_more for this, one_more in itertools.pairwise(none_better)]
         mean = sum(chance * log for chance, log in zip(chances, logs, strict=True))
         luck = sum(chance * (log - mean) ** 2 for chance, log in zip(chances, logs, strict=True))
         return ends[0][0], (math.exp(mean), math.hypot(forecasts[0][1], math.sqrt(luck)))
 
-    def going_on(self, means: CapResources) -> tuple[str, Forecast]:
+    def forecast_continued(self, resources: CapResources) -> tuple[str, Forecast]:
         """Return the trial that the rest of a cap goes to, after the rungs that it still pays for, and its expected
         loss."""
-        ladder, behind = self._policy.refitted(means.seconds, means.wall), self._behind
-        left, start = min(means.left, means.wall_left), 0.0
+        ladder, behind = self._policy.make_ladder(resources.seconds, resources.wall), self._behind
+        left, start = min(resources.left, resources.wall_left), 0.0
         if behind.last in self.trials:
             trial = behind.last
         else:
-            trial, _ = self._ends(self.trials, ladder.end)[0]
+            trial, _ = self._forecast_ends(self.trials, ladder.end)[0]
             left = max(0.0, left - behind.anew * ladder.confirm)
             to_come = max(0.0, self._explored * ladder.explore - behind.on_rungs)
             rungs = min(to_come, max(0.0, left - ladder.kept))
@@ -227,7 +227,7 @@ class OtherCaps:
         had = max(behind.tokens[trial], self._policy.trials[trial].progress.tokens, rate * start)
         return trial, self.expected(trial, had + rate * max(0.0, left - ladder.overhead))
 
-    def _ends(self, trials: Iterable[str], seconds: float) -> list[tuple[str, float]]:
+    def _forecast_ends(self, trials: Iterable[str], seconds: float) -> list[tuple[str, float]]:
         """Return the trials and their tokens after so many seconds of training, first the one that leads by what it has
         then."""
 
@@ -241,7 +241,7 @@ class OtherCaps:
         at = self._policy.trials[trial].progress
         return at.tokens / at.seconds
 
-    def foretold(self, cap: float, means: Callable[[float], CapResources], *, over: bool) -> CapForecast:
+    def forecast_rows(self, cap: float, resources: Callable[[float], CapResources], *, over: bool) -> CapForecast:
         """Return the rows, or why there are none."""
         sizes = {each.observed[0].size for each in self._policy.trials.values() if each.observed}
         if self._policy.past_best:
@@ -257,9 +257,9 @@ class OtherCaps:
             return CapForecast(
                 why="no trial that had its decay was seen after its warm-up, so what a decay gives is not known"
             )
-        return CapForecast(rows=self.rows(cap, means, over=over), decayed=self._doubt > 0)
+        return CapForecast(rows=self.rows(cap, resources, over=over), decayed=self._doubt > 0)
 
-    def rows(self, cap: float, means: Callable[[float], CapResources], *, over: bool) -> list[Expected]:
+    def rows(self, cap: float, resources: Callable[[float], CapResources], *, over: bool) -> list[Expected]:
         """Return what to expect of the cap and of others. over: the study has ended under its cap, and spends no more
         of it.
 
@@ -268,14 +268,14 @@ class OtherCaps:
         best = min(self._behind.ends, key=lambda end: end.loss, default=None)
         found: list[Expected] = []
         for times in TIMES:
-            mean = means(times)
+            mean = resources(times)
             goes_on = mean.left > self._policy.ladder.cost(0) and not (over and times <= 1)
             if best is not None and over and times == 1:
                 found.append(
                     Expected(cap=cap, how="found", trial=best.trial, loss=best.loss, low=best.loss, high=best.loss)
                 )
                 continue
-            trial, (loss, doubt) = self.going_on(mean) if goes_on else self.from_start(mean)
+            trial, (loss, doubt) = self.forecast_continued(mean) if goes_on else self.forecast_from_start(mean)
             low, high = (loss * math.exp(sign * SPREAD * doubt) for sign in (-1, 1))
             if best is not None and goes_on:
                 loss, low, high = (min(best.loss, each) for each in (loss, low, high))

@@ -56,7 +56,7 @@ class Speeds:
         found = likely + np.linalg.solve(columns.T @ columns + np.diag(trust), columns.T @ (speeds - columns @ likely))
         return cls(dimensions=dimensions, centre=centre, coefficients=found[:-1])
 
-    def of(self, config: Config, size: float) -> float:
+    def tokens_per_second(self, config: Config, size: float) -> float:
         """Return the tokens a second of a model with so many weights."""
         off = np.array(_logs(config, size, self.dimensions)) - self.centre
         return math.exp(self.coefficients[0] + float(off @ self.coefficients[1:]))
@@ -83,7 +83,7 @@ class Outlook:
         self._forecast, self._earlier, self._addition = forecast, earlier, addition
         self._size_at = functools.cache(lambda key: size(dict(key)))
         self._seen: dict[str, tuple[Config, Progress]] = {}
-        self._told, self._fitted_to = 0, 0
+        self._observed, self._fitted_to = 0, 0
         self._speeds = Speeds.fit([], earlier) if earlier else None
 
     def _size(self, config: Config) -> float:
@@ -94,18 +94,18 @@ class Outlook:
         """Learn how far a trial came in what time. Speeds are fitted again, as a law is, at NEW_SHARE more
         observations."""
         if min(progress.size, progress.tokens, progress.seconds) > 0:
-            self._seen[trial], self._told = (config, progress), self._told + 1
-            if self._told > (1 + NEW_SHARE) * self._fitted_to:
+            self._seen[trial], self._observed = (config, progress), self._observed + 1
+            if self._observed > (1 + NEW_SHARE) * self._fitted_to:
                 self._speeds = Speeds.fit(list(self._seen.values())[-MOST_TRIALS:], self._earlier)
-                self._fitted_to = self._told
+                self._fitted_to = self._observed
 
-    def of(self, configs: Sequence[Config]) -> list[Forecast] | None:
+    def forecasts(self, configs: Sequence[Config]) -> list[Forecast] | None:
         """Return the forecast of each of these; None: too little is known."""
         sizes, found = list(map(self._size, configs)), list[Forecast]()
         if self._speeds is None or min(sizes, default=0.0) <= 0:
             return None
         for config, size in zip(configs, sizes, strict=True):
-            forecast = self._forecast(size, self._speeds.of(config, size))
+            forecast = self._forecast(size, self._speeds.tokens_per_second(config, size))
             if forecast is None:
                 return None
             found.append(forecast)
@@ -114,7 +114,7 @@ class Outlook:
     def promises(self, configs: Sequence[Config]) -> list[float] | None:
         """Return the logs of how promising each of these is: how near it comes to the lowest loss, or how much it adds
         to the front; None: too little is known."""
-        forecasts = self.of(configs)
+        forecasts = self.forecasts(configs)
         if forecasts is None:
             return None
         added = [self._addition(self._size(config), each) for config, each in zip(configs, forecasts, strict=True)]

@@ -103,12 +103,12 @@ class Policy(Protocol):
     configurations left to start; trials: where each stands.
     """
 
-    more: bool
+    has_more: bool
     ladder: Ladder
     trials: Mapping[str, Standing]
 
     @property
-    def hopeless(self) -> bool:
+    def is_hopeless(self) -> bool:
         """Whether there is no use in another trial."""
 
     def rung_seconds(self, rung: int) -> float:
@@ -117,52 +117,52 @@ class Policy(Protocol):
     def decide(self, left: BudgetLeft) -> Move:
         """Return what a free slot should do."""
 
-    def promoted(self, trial: str, rung: int, seconds: float) -> None:
+    def on_promoted(self, trial: str, rung: int, seconds: float) -> None:
         """A trial, maybe a new one, is on its way to a rung, for so many seconds; told again it changes nothing."""
 
-    def finishing(self, trial: str) -> None:
+    def on_finishing(self, trial: str) -> None:
         """A trial is in its last segment; told again it changes nothing."""
 
-    def confirming(self, trial: str, of: str) -> None:
+    def on_confirming(self, trial: str, of: str) -> None:
         """A trial trains the configuration of another one anew; told again it changes nothing."""
 
-    def reported(
+    def on_reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
     ) -> None:
         """A trial reached a rung, with this progress, and waits there, or is at its end; telling: whether its drop over
         the last rung tells how it goes on, which it does not within a warm-up of the learning rate."""
 
-    def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
+    def on_finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
         """A trial is at its end, after so many seconds of training; beside: seconds that its last segment took beside
         training, the start of a slot not counted."""
 
-    def turned(self, trial: str, loss: float, training: float) -> None:
+    def on_turned(self, trial: str, loss: float, training: float) -> None:
         """A trial is past its best, which is kept and has this loss, after so many seconds of training: it is at its
         end, and the search goes on."""
 
-    def returned(self, trial: str, *, trained: bool = True) -> None:
+    def on_returned(self, trial: str, *, trained: bool = True) -> None:
         """A trial ended by itself, for good, and the search goes on. trained: whether it trained on this lease, if only
         for a step."""
 
-    def known(self, life: float, gap: float) -> None:
+    def on_life_known(self, life: float, gap: float) -> None:
         """It is known how many seconds of training a trial's own life takes (inf: it has none), and in how many it
         reports."""
 
-    def interrupted(self, trial: str) -> None:
+    def on_interrupted(self, trial: str) -> None:
         """A segment ended before its goal: the trial waits where it was."""
 
-    def ended(self, trial: str, reason: str) -> None:
+    def on_ended(self, trial: str, reason: str) -> None:
         """A trial is over: diverged, price, memory, error."""
 
-    def enough(self, trial: str) -> float | None:
+    def enough_seconds(self, trial: str) -> float | None:
         """Return the seconds of training in all at which a trial's last segment should end; None: as far as its lease
         lasts."""
 
-    def resumed(self, begin: Mapping[str, float]) -> None:
+    def on_resumed(self, begin: Mapping[str, float]) -> None:
         """A run of the study begins: what failed in earlier ones says nothing of it. begin: by trial that was at its
         end, the seconds of training from which it goes on."""
 
-    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
+    def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """Return the ladder for another part of the cap, or another deadline."""
 
     def refit(self, ladder: Ladder) -> None:

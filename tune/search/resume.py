@@ -210,10 +210,10 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     notes = list(state_mismatch_warnings(engine.state, journal))
     for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {SEGMENTS} GROUP BY trial"):
         if row["trial"] in engine.running and row["closed"] is not None:
-            engine.killed(row["trial"], row["charged"])
+            engine.close_killed(row["trial"], row["charged"])
     at_end = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
-    notes += engine.agree(terms)
+    notes += engine.apply_terms(terms)
     kept = journal.facts().get("slots_kept")
     wall = engine.wall_left()
     lost = (terms.deadline or 0.0) - engine.accounting.clock() - wall
@@ -224,15 +224,15 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     if isinstance(kept, int) and kept:
         engine.slots.most = min(engine.slots.most, kept)
     else:
-        journal.note(slots_kept=None)
+        journal.write_facts(slots_kept=None)
     begin: dict[str, dict[str, float]] = {name: {} for name in engine.families}
     for trial, record in engine.trials.items():
         thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"
-        record.take_up(newest(journal.folder / "checkpoints" / trial, undecayed=thawed))
+        record.begin_at(newest(journal.folder / "checkpoints" / trial, undecayed=thawed))
         if thawed:
             begin[record.family][trial] = record.steps * (record.step_seconds or 0.0)
     for name, family in engine.families.items():
-        family.policy.resumed(begin[name])
+        family.policy.on_resumed(begin[name])
     for row in journal.rows("SELECT trial, reason FROM trials WHERE state = 'failed'"):
         record = engine.trials[row["trial"]]
         standing = engine.families[record.family].policy.trials[row["trial"]]
@@ -269,7 +269,7 @@ def note_cap(journal: Journal, seconds: float) -> None:
     if not caps or caps[-1].seconds != seconds:
         decision, report = last_events(journal)
         caps.append(AgreedTerms(at=last_moment(journal), seconds=seconds, decision=decision, report=report))
-        journal.note(caps=[each.told() for each in caps])
+        journal.write_facts(caps=[each.to_json() for each in caps])
 
 
 def replay_journal(state: State, journal: Journal) -> None:
@@ -280,7 +280,7 @@ def replay_journal(state: State, journal: Journal) -> None:
             raise ValueError(f"no trial is named {row['trial']!r}")
         record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
         if row["trial"] not in anew:
-            state.families[row["family"]].suggestions.tried(row["trial"], record.config)
+            state.families[row["family"]].suggestions.note_tried(row["trial"], record.config)
         state.trials[row["trial"]] = record
     for trial in anew:
         state.trials[trial].confirms = confirmed_trial(state.trials[trial], state.trials)
@@ -293,28 +293,28 @@ def replay_journal(state: State, journal: Journal) -> None:
 
     def close(trial: str) -> RunningLease:
         lease = leases[state.running[trial].assignment.lease]
-        return state.closed(trial, lease["charged"])
+        return state.close_lease(trial, lease["charged"])
 
-    state.agreed(agreed_terms(journal)[0], new=True)
+    state.apply_terms(agreed_terms(journal)[0], new=True)
     for event in events(journal):
         if isinstance(event, AgreedTerms):
-            state.agreed(event, new=False)
+            state.apply_terms(event, new=False)
             continue
         trial, action = event["trial"], event["action"]
         if action is None:
             run = close(trial)
             run.charged = charges.get(run.assignment.lease, {})
-            state.ended(run, from_row(dict(event)))
+            state.end_lease(run, from_row(dict(event)))
         elif trial in state.running:
             close(trial)
         if action in LEASES:
             lease = next(segments)
             check_parts(trial, lease["micro_batches"] or 1)
-            state.leased(lease)
+            state.open_lease(lease)
         elif action == "died":
             state.trials[trial].deaths += 1
         elif action in ("wait", RETRY):
-            state.waits(trial)
+            state.put_back(trial)
         elif action == "stop":
             state.stopped(trial, event["reason"])
 

@@ -28,7 +28,7 @@ class LearningCurve(Protocol):
         """Seconds of a slot for one step."""
 
     @property
-    def most(self) -> float:
+    def max_steps(self) -> float:
         """Steps of its own life; inf: it has no end."""
 
     @property
@@ -36,7 +36,7 @@ class LearningCurve(Protocol):
         """Steps after which its loss is no longer finite; inf: it stays finite."""
 
     @property
-    def turns(self) -> float:
+    def turning_steps(self) -> float:
         """Steps after which its loss rises; inf: it only falls."""
 
     @property
@@ -67,16 +67,16 @@ class PowerLaw:
     floor: float = 1.0
     nats: float = 5.0
     power: float = 0.25
-    most: float = math.inf
+    max_steps: float = math.inf
     diverges: float = math.inf
-    turns: float = math.inf
+    turning_steps: float = math.inf
     report_every: float = 1.0
     memory_bytes: float = 0.0
     parameters: int = 0
 
     def loss(self, steps: float) -> float:
         """Return a plausible loss: it gets better, and by less and less."""
-        steps = min(steps, self.turns * self.turns / max(steps, 1.0))
+        steps = min(steps, self.turning_steps * self.turning_steps / max(steps, 1.0))
         return self.floor + self.nats * math.pow(1.0 + steps * self.step_seconds, -self.power)
 
     def final(self, steps: float) -> float:
@@ -128,7 +128,7 @@ class Simulation:
         while reports > 0:
             while self.begin():
                 pass
-            if self.engine.done:
+            if self.engine.is_done:
                 return self
             self.go_on()
             reports -= 1
@@ -136,7 +136,7 @@ class Simulation:
 
     def begin(self) -> bool:
         """Begin what the engine decides for a free slot, if anything."""
-        if (assignment := self.engine.next()) is None:
+        if (assignment := self.engine.next_assignment()) is None:
             return False
         self.assignments.append(assignment)
         end = self.clock.now + self.length(assignment)
@@ -161,10 +161,10 @@ class Simulation:
         """Tell the engine what the process of a lease says at its end."""
         report, memory = self._outcomes.pop(assignment.lease), self.engine.families[assignment.family].memory
         if report is None:
-            self.engine.ran_out(assignment.trial)
+            self.engine.on_out_of_memory(assignment.trial)
         else:
             predicted = memory.predicted(assignment.config, assignment.micro_batches)
-            self.engine.report(assignment.trial, replace(report, limited_bytes=round(predicted)))
+            self.engine.on_report(assignment.trial, replace(report, limited_bytes=round(predicted)))
 
     def segment(self, assignment: Assignment) -> Report | None:
         """Return the report with which a lease ends: at its goal, or before that where the trial's own life or the
@@ -186,17 +186,17 @@ class Simulation:
             goal = round(assignment.training_seconds / step)
         goal = math.ceil(max(goal, run.steps_before + 1.0, course.report_every) - 1e-9) if math.isfinite(goal) else goal
         past = math.inf
-        if math.isfinite(course.turns):
+        if math.isfinite(course.turning_steps):
             of_training, of_lease = PAST_SHARES
-            more = min(of_training * course.turns, of_lease * assignment.seconds / step)
-            past = max(run.steps_before + 1.0, math.ceil(course.turns + more))
-        whole = max(run.steps_before, int(min(goal, course.most, course.diverges, run.steps_before + room, past)))
+            more = min(of_training * course.turning_steps, of_lease * assignment.seconds / step)
+            past = max(run.steps_before + 1.0, math.ceil(course.turning_steps + more))
+        whole = max(run.steps_before, int(min(goal, course.max_steps, course.diverges, run.steps_before + room, past)))
         ended: Ended
         if whole >= course.diverges:
             ended = "diverged"
         elif whole >= past:
             ended = "turned"
-        elif whole >= course.most or assignment.rung is None:
+        elif whole >= course.max_steps or assignment.rung is None:
             ended = "final"
         else:
             ended = "rung" if whole >= goal else "lease"
@@ -204,8 +204,8 @@ class Simulation:
         if ended in ("final", "lease") and whole == run.steps_before + room:
             overhead = assignment.seconds - start - training
         loss = course.final(whole) if ended == "final" else course.loss(whole)
-        if ended in ENDS and whole > course.turns:
-            loss = min(loss, course.loss(course.turns))
+        if ended in ENDS and whole > course.turning_steps:
+            loss = min(loss, course.loss(course.turning_steps))
         return Report(
             steps=whole, tokens=whole, parameters=course.parameters, training_seconds=whole * step, train_loss=loss,
             step_seconds=step,

@@ -56,7 +56,7 @@ class AgreedTerms:
 
     @classmethod
     def read(cls, fact: Fact) -> Self:
-        """Read what `told` returned. LookupError, TypeError, ValueError: it says something impossible."""
+        """Read what `to_json` returned. LookupError, TypeError, ValueError: it says something impossible."""
         terms = as_mapping(fact)
         numbers = ("at", "seconds", "deadline", "decision", "report")
         known = {name: number(terms[name]) for name in numbers if terms.get(name) is not None}
@@ -73,10 +73,10 @@ class AgreedTerms:
             decision=known.get("decision", 0), report=known.get("report", 0),
         )  # fmt: skip
 
-    def told(self) -> dict[str, Fact]:
+    def to_json(self) -> dict[str, Fact]:
         """Return them as plain data; what is not known is left out."""
         families = {
-            name: {"seconds": seconds, "ladder": ladder.told()} for name, (seconds, ladder) in self.families.items()
+            name: {"seconds": seconds, "ladder": ladder.to_json()} for name, (seconds, ladder) in self.families.items()
         }
         known = {name: value for name, value in vars(self).items() if value is not None}
         return known | {"families": families}
@@ -114,7 +114,7 @@ class State:
         self._slots: set[int] = set()
         self._processor: str | None = None
 
-    def leased(self, row: sqlite3.Row) -> RunningLease:
+    def open_lease(self, row: sqlite3.Row) -> RunningLease:
         """Apply a lease that a trial was given: its first, for its next rung or its last segment, or to go on with what
         it had."""
         trial, rung, slot = row["trial"], row["rung"], row["slot"]
@@ -127,11 +127,11 @@ class State:
         record.goal = row["goal"]
         record.micro_batches = row["micro_batches"] or family.memory.micro_batches(record.config) or 1
         if record.confirms is not None:
-            family.policy.confirming(trial, record.confirms)
+            family.policy.on_confirming(trial, record.confirms)
         elif rung is None:
-            family.policy.finishing(trial)
+            family.policy.on_finishing(trial)
         else:
-            family.policy.promoted(trial, rung, row["price"] / self.share)
+            family.policy.on_promoted(trial, rung, row["price"] / self.share)
         counted = rung is None or record.goal is not None
         assignment = Assignment(
             trial=trial, family=record.family, config=record.config, slot=slot, lease=row["lease"], rung=rung,
@@ -149,7 +149,7 @@ class State:
             family.rungs_until[trial] = assignment.opened + assignment.seconds
         return self.running[trial]
 
-    def closed(self, trial: str, charged: float) -> RunningLease:
+    def close_lease(self, trial: str, charged: float) -> RunningLease:
         """Apply the end of a lease, for which so many device-seconds were charged; the trial is on its way until more
         is known."""
         run = self.running.pop(trial)
@@ -161,7 +161,7 @@ class State:
         self.cut_short[trial] = run.assignment.rung
         return run
 
-    def ended(self, run: RunningLease, report: Report) -> str | None:
+    def end_lease(self, run: RunningLease, report: Report) -> str | None:
         """Apply the last report of a lease that is closed. Returns why the trial should be stopped; None: it should
         not."""
         assignment, valid = run.assignment, report.valid
@@ -175,7 +175,7 @@ class State:
         record.gap = max(record.gap, report.gap or 0.0)
         family.gap = max(family.gap, record.gap)
         if report.gap is not None and family.step_seconds is None and report.step_seconds:
-            family.policy.known(family.life_steps * report.step_seconds, report.gap)
+            family.policy.on_life_known(family.life_steps * report.step_seconds, report.gap)
         family.step_seconds = family.step_seconds or report.step_seconds
         if report.step_seconds:
             whole = (
@@ -193,22 +193,22 @@ class State:
                 size=report.parameters, tokens=report.tokens, seconds=seconds, warm=warm, gap=record.gap,
                 numbers=report.numbers,
             )  # fmt: skip
-            family.reached(trial, assignment.rung or 0, valid.loss, progress)
+            family.note_rung(trial, assignment.rung or 0, valid.loss, progress)
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
             beside = sum(amount for what, amount in run.charged.items() if what not in ("start", "steps"))
-            family.policy.finished(trial, seconds, beside)
+            family.policy.on_finished(trial, seconds, beside)
         elif report.ended == "returned" and valid is not None:
             del self.cut_short[trial]
             trained = run.charged.get("steps", 0.0) > 0  # steps before the lease: not in the journal
             if assignment.rung is not None and trained:
-                family.reached(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
-            family.policy.returned(trial, trained=trained)
-        elif report.ended == "turned" and report.kept is not None:
+                family.note_rung(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
+            family.policy.on_returned(trial, trained=trained)
+        elif report.ended == "turned" and report.better_evaluation is not None:
             del self.cut_short[trial]
-            family.policy.turned(trial, report.kept.loss, seconds)
+            family.policy.on_turned(trial, report.better_evaluation.loss, seconds)
             if assignment.rung is not None:
-                family.suggestions.tell(trial, assignment.rung, report.kept.loss)
+                family.suggestions.tell(trial, assignment.rung, report.better_evaluation.loss)
         elif report.ended == "diverged":
             return "diverged"
         elif report.ended == "unmeasured":
@@ -224,10 +224,10 @@ class State:
             return "price: its lease ended before its goal, and nothing new was saved"
         return None
 
-    def waits(self, trial: str) -> None:
+    def put_back(self, trial: str) -> None:
         """Let a trial wait where it was before: what is left does not pay for the rest of its segment, or it failed."""
         self.cut_short.pop(trial, None)
-        self.families[self.trials[trial].family].policy.interrupted(trial)
+        self.families[self.trials[trial].family].policy.on_interrupted(trial)
 
     def stopped(self, trial: str, reason: str) -> None:
         """End a trial for good, also one that was never begun because it does not fit in memory."""
@@ -235,13 +235,13 @@ class State:
         self.cut_short.pop(trial, None)
         reached = family.policy.trials[trial].rung if trial in family.policy.trials else -1
         if trial in family.policy.trials:
-            family.policy.ended(trial, reason)
+            family.policy.on_ended(trial, reason)
         else:
             family.refusals += 1
         if self.trials[trial].confirms is None:
             family.suggestions.tell(trial, reached + 1, None)
 
-    def agreed(self, now: AgreedTerms, *, new: bool) -> None:
+    def apply_terms(self, now: AgreedTerms, *, new: bool) -> None:
         """Apply another cap or deadline from now on (in `families`: what that makes of each; the ladders of a `new`
         study are made so already), or another processor, of which no price is known.
 
@@ -252,11 +252,11 @@ class State:
             if ladder.explore > policy.ladder.explore:
                 for trial in [trial for trial, rung in self.cut_short.items() if rung is None]:
                     if self.trials[trial].family == name and self.trials[trial].confirms is None:
-                        self.waits(trial)
+                        self.put_back(trial)
             policy.refit(ladder)
         if now.processor != self._processor and self._processor is not None:
             for family in self.families.values():
-                family.cost_model.forget()
+                family.cost_model.reset()
                 family.timed = min(1, family.timed)  # their mean counts as one trial of the new processor
         self._processor = now.processor
 

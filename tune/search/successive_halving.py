@@ -50,12 +50,13 @@ class SuccessiveHalving(Policy):
         self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float],
         favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR,
     ) -> None:  # fmt: skip
-        self._frame, self.ladder, self._price, self.more = frame, ladder, price, True
+        self._frame, self.ladder, self._price, self.has_more = frame, ladder, price, True
         self._used = [0.0] * (ladder.top + 1)
         self._rules = frame.rules
         self.standings = Standings(
-            lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds), frame.rules,
-            metric=frame.metric, favour=favour,
+            lambda rung: self.ladder.falls(rung),
+            lambda rung, seconds: self.ladder.training_multiple(rung, seconds),
+            frame.rules, metric=frame.metric, favour=favour,
         )  # fmt: skip
         self.trials = self.standings.trials
         self._finisher: str | None = None
@@ -82,7 +83,7 @@ class SuccessiveHalving(Policy):
         return bool(self.standings.turned)
 
     @property
-    def hopeless(self) -> bool:
+    def is_hopeless(self) -> bool:
         """Whether in this run so many trials failed with one error, and none reached a rung, that there is no use in
         another."""
         alike = max((self._errors - self._errors_before).values(), default=0)
@@ -95,32 +96,32 @@ class SuccessiveHalving(Policy):
         """Return what a new trial that trains on so many tokens a second is expected to have at its end; None: too
         little is known, trials have ends of their own, or some are past their best."""
         by_law = math.isinf(self.ladder.life) and not self.past_best
-        return self.standings.outlook(size, self.ladder.end * speed) if by_law else None
+        return self.standings.forecast_new(size, self.ladder.end * speed) if by_law else None
 
-    def enough(self, trial: str, seconds: float = math.inf) -> float | None:
+    def enough_seconds(self, trial: str, seconds: float = math.inf) -> float | None:
         """Return the seconds of training in all from which on one more brings a trial too little; None where a last
         segment of so many seconds does not get there, no least gain is asked for, or there is no law."""
         most = self.trials[trial].progress.seconds + min(seconds, 2 * self.ladder.seconds)
         gain = self._rules.least_gain
-        enough = self.standings.enough(trial, gain, most) if gain else most
+        enough = self.standings.enough_seconds(trial, gain, most) if gain else most
         return enough if enough < most else None
 
     # --- events
 
-    def promoted(self, trial: str, rung: int, seconds: float) -> None:
-        if self.standings.depart(trial, rung):
+    def on_promoted(self, trial: str, rung: int, seconds: float) -> None:
+        if self.standings.note_departure(trial, rung):
             self._cut_short.pop(trial, None)
             self.trials[trial].price = seconds
-            self._use(rung, seconds)
+            self._count_use(rung, seconds)
 
-    def finishing(self, trial: str) -> None:
-        self.standings.depart(trial, None)
+    def on_finishing(self, trial: str) -> None:
+        self.standings.note_departure(trial, None)
         self._finisher = trial if self._finisher is None else self._finisher
 
-    def confirming(self, trial: str, of: str) -> None:
-        self.standings.depart(trial, None)
+    def on_confirming(self, trial: str, of: str) -> None:
+        self.standings.note_departure(trial, None)
 
-    def reported(
+    def on_reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
     ) -> None:
         self.standings.record(trial, rung, loss, telling=telling, progress=progress)
@@ -128,49 +129,49 @@ class SuccessiveHalving(Policy):
         if self.ladder.rung_seconds(rung) >= self.ladder.life:
             self.standings.close(trial, "finished")
 
-    def interrupted(self, trial: str) -> None:
+    def on_interrupted(self, trial: str) -> None:
         standing = self.trials[trial]
         if standing.goal is not None:
-            self._use(standing.goal, -standing.price)
+            self._count_use(standing.goal, -standing.price)
         if standing.goal == 0:
             self._cut_short[trial] = None
         self.standings.pause(trial)
         self._release(trial)
 
-    def finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
+    def on_finished(self, trial: str, training: float = 0.0, beside: float = 0.0) -> None:
         self._ends[trial], self._heard = training, True
         self._beside[trial] = beside
         self.standings.close(trial, "finished")
         if math.isfinite(self.ladder.life):
             self._release(trial)
 
-    def returned(self, trial: str, *, trained: bool = True) -> None:
+    def on_returned(self, trial: str, *, trained: bool = True) -> None:
         self._returned.append(trial)
         self._heard = self._heard or trained
         self.standings.close(trial, "finished")
         self._release(trial)
 
-    def known(self, life: float, gap: float) -> None:
-        self.ladder = self.ladder.known(life, gap)
-        self._use(self.ladder.top, 0.0)
+    def on_life_known(self, life: float, gap: float) -> None:
+        self.ladder = self.ladder.with_life(life, gap)
+        self._count_use(self.ladder.top, 0.0)
 
-    def turned(self, trial: str, loss: float, training: float) -> None:
+    def on_turned(self, trial: str, loss: float, training: float) -> None:
         self._heard = True
-        self.standings.turn(trial, loss, training)
+        self.standings.note_turn(trial, loss, training)
         self._release(trial)
 
-    def ended(self, trial: str, reason: str) -> None:
+    def on_ended(self, trial: str, reason: str) -> None:
         self.standings.close(trial, "ended")
         self._release(trial)
         if reason.startswith("error"):
             self._errors[VARYING_ERROR_PARTS.sub("#", reason)] += 1
 
-    def resumed(self, begin: Mapping[str, float]) -> None:
+    def on_resumed(self, begin: Mapping[str, float]) -> None:
         """A run of the study begins: what failed before may be mended, and what went well may fail now. begin: by trial
         at its end, the seconds of training, before its decay, from which it may go on."""
         self._errors_before, self._heard, self._begin = self._errors.copy(), False, begin
 
-    def refitted(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
+    def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """Return the ladder with the same rungs for another share of the cap or another deadline."""
         rules = replace(self._frame.rules, eta=self.ladder.eta, fall_kept=self.ladder.fall_kept)
         return replace(self._frame, rules=rules, life=self.ladder.life).fit(
@@ -183,23 +184,23 @@ class SuccessiveHalving(Policy):
         A trial at its end may go on, from before its decay.
         """
         self.ladder, self._finisher, self._refitted = ladder, None, True
-        self._use(ladder.top, 0.0)
+        self._count_use(ladder.top, 0.0)
         for trial, standing in self.trials.items():
             if standing.state == "finished" and trial not in self.standings.turned and trial not in self._returned:
                 standing.state = "paused"
-        self.standings.again()
+        self.standings.reorder()
 
     # --- decisions
 
     def decide(self, left: BudgetLeft) -> Move:
         """Return what a free slot should do. Nothing counts as done before its event is told."""
-        if self.hopeless:
+        if self.is_hopeless:
             return HandBack(HOPELESS)
         move: Move = HandBack("the leader has its last segment")
         if self._finisher is not None and (shared := self._share(left)):
             return shared
         if self._finisher is not None and self.trials[self._finisher].state == "finished":
-            end = self.enough(self._finisher)
+            end = self.enough_seconds(self._finisher)
             if end is None or end > ENOUGH * self._ends.get(self._finisher, 0.0):
                 return move
             return HandBack(f"{move.reason}, and {left.seconds:.0f} s are left: {TOO_LITTLE}")
@@ -213,13 +214,13 @@ class SuccessiveHalving(Policy):
 
     def _explore(self, left: BudgetLeft) -> Move:
         """Return a move for the lowest rung below its quota to which a trial can go."""
-        free, anew = self._free(left), None
+        free, anew = self._free_seconds(left), None
         for rung, (quota, used) in enumerate(zip(self.ladder.quotas, self._used, strict=False)):
             room = quota - used
             if room <= 0:
                 continue
             if rung == 0:
-                if another := self._another(free, f"of {quota:.0f} s for rung 0, {used:.0f} are used"):
+                if another := self._new_or_promoted(free, f"of {quota:.0f} s for rung 0, {used:.0f} are used"):
                     return another
                 continue
             trial, flying = self.standings.first(rung - 1), self.standings.flying[rung - 1]
@@ -228,8 +229,8 @@ class SuccessiveHalving(Policy):
                 continue
             places = math.ceil(room / (self.ladder.cost(rung) if trial is None else self._price(trial, rung)))
             if trial is not None and places > flying:
-                if self._price(trial, rung) <= self._free(left, trial):
-                    return Promote(trial, rung, self._place(trial))
+                if self._price(trial, rung) <= self._free_seconds(left, trial):
+                    return Promote(trial, rung, self._place_text(trial))
             elif flying and anew is None:
                 if left.running < places:
                     return Wait(f"rung {rung - 1} is not complete")
@@ -249,8 +250,8 @@ class SuccessiveHalving(Policy):
             if trial is None or self.standings.share(rung) * self.ladder.eta >= 1 or self._rather_new(rung):
                 continue
             if self._price(trial, rung) <= seconds:
-                return Promote(trial, rung, f"{self._place(trial)}; the leaders have their slots")
-        return self._another(seconds, "the leaders have their slots")
+                return Promote(trial, rung, f"{self._place_text(trial)}; the leaders have their slots")
+        return self._new_or_promoted(seconds, "the leaders have their slots")
 
     def _lead(self, left: BudgetLeft) -> Move:
         """Return a move where nothing is left to explore: the leader goes on, or, beside trials that run, the best of
@@ -264,10 +265,10 @@ class SuccessiveHalving(Policy):
             trial = next((each for each in waiting if self.standings.may_gain(each, seconds)), None)
             if trial is None and not self.standings.may_gain(None, seconds):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
-        room = self._free(left, trial) if self._finisher is None else 0.0
+        room = self._free_seconds(left, trial) if self._finisher is None else 0.0
         can_pay = room if beside or risen else seconds
         why = "no trial waits that could go on" if self.trials else "nothing was tried yet"
-        if trial is None and (another := self._another(can_pay, why)):
+        if trial is None and (another := self._new_or_promoted(can_pay, why)):
             return another
         rather_new = trial is not None and self.trials[trial].rung == 0 and not self.past_best
         if rather_new and (another := self._new_before_rung_1(room)):
@@ -280,7 +281,7 @@ class SuccessiveHalving(Policy):
         if trial is None or seconds <= least:
             before = f" {BEFORE_DEADLINE}" if left.binding and left.wall < left.seconds else ""
             return HandBack(NO_TRIAL if trial is None else f"nothing is left{before}")
-        last = self._last(trial, seconds, least, by_deadline=left.binding and left.wall < left.seconds)
+        last = self._last_segment(trial, seconds, least, by_deadline=left.binding and left.wall < left.seconds)
         if isinstance(last, HandBack):
             return last
         rung, climb = self.trials[trial].rung + 1, CLIMB * seconds if math.isinf(self.ladder.life) else 0.0
@@ -296,7 +297,7 @@ class SuccessiveHalving(Policy):
         """Whether a last segment beside the leader's is expected to gain over the leader what is asked for of so many
         seconds; True where nothing is asked for or no law tells."""
         leads = self.standings.expected(leader)
-        other = self.standings.after(trial, seconds - self.ladder.overhead)
+        other = self.standings.forecast_after(trial, seconds - self.ladder.overhead)
         return other is None or expected_gain(leads, other) >= self._rules.least_gain * seconds
 
     def _share(self, left: BudgetLeft) -> Finish | None:
@@ -317,7 +318,9 @@ class SuccessiveHalving(Policy):
         begins = max(self.trials[trial].progress.seconds, self._begin.get(trial, 0.0))
         return max(0.0, ENOUGH * self._ends[trial] - begins) if trial in self._ends else 0.0
 
-    def _last(self, trial: str, seconds: float, least: float, *, by_deadline: bool = False) -> Finish | HandBack:
+    def _last_segment(
+        self, trial: str, seconds: float, least: float, *, by_deadline: bool = False
+    ) -> Finish | HandBack:
         """Return the last segment of a trial that leads, in up to so many seconds, if it is to have more than `least`,
         and, where the trial had one already, to train it for longer than that did."""
         behind = self._to_catch_up(trial)
@@ -325,9 +328,9 @@ class SuccessiveHalving(Policy):
             more = duration_text(math.ceil(short + 1 + self._frame.start_up))
             takes = f"a deadline {more} later" if by_deadline else f"{more} more of a slot"
             return HandBack(f"{seconds:.0f} s are left: from before its decay {trial} {NO_LONGER}; it takes {takes}")
-        end = self.enough(trial, seconds - self.ladder.overhead)
+        end = self.enough_seconds(trial, seconds - self.ladder.overhead)
         if end is None:
-            blind = self._rules.least_gain and not self.standings.foretold(trial, 1.0)
+            blind = self._rules.least_gain and not self.standings.forecast_at(trial, 1.0)
             why = ": no law tells what an hour brings" if blind else ""
             return Finish(trial, seconds, f"leads, and gets what is left{why}")
         had = max(self.trials[trial].progress.seconds, self._ends.get(trial, 0.0))
@@ -336,7 +339,7 @@ class SuccessiveHalving(Policy):
             return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
         return Finish(trial, price, f"leads, and gets {price:.0f} s of {seconds:.0f}: then {TOO_LITTLE}", end)
 
-    def _free(self, left: BudgetLeft, trial: str | None = None) -> float:
+    def _free_seconds(self, left: BudgetLeft, trial: str | None = None) -> float:
         """Return the seconds of a slot that a trial (None: any) may use on its way to a rung. What is kept for a last
         segment is not for it, nor, where the cap is another than at first, what the leader needs to come to an end of
         its own."""
@@ -358,21 +361,21 @@ class SuccessiveHalving(Policy):
 
     def _new_before_rung_1(self, seconds: float) -> Start | Promote | None:
         """Return a move for another trial, where enough went to rung 1 and so many seconds pay for it; else None."""
-        return self._another(seconds, "rung 1 made most that reached it worse") if self._rather_new(1) else None
+        return self._new_or_promoted(seconds, "rung 1 made most that reached it worse") if self._rather_new(1) else None
 
     def _rather_new(self, rung: int) -> bool:
         """Whether a new trial is worth more than one on its way to this rung."""
-        return rung == 1 and self.more and self.standings.enough_at_rung_1()
+        return rung == 1 and self.has_more and self.standings.enough_at_rung_1()
 
-    def _another(self, seconds: float, reason: str) -> Start | Promote | None:
+    def _new_or_promoted(self, seconds: float, reason: str) -> Start | Promote | None:
         """Return a move for another trial to rung 0, if so many seconds pay for it: one that was cut short on its way
         there, else a new one."""
         begun = next((trial for trial in self._cut_short if self._price(trial, 0) <= seconds), None)
         if begun is not None:
             return Promote(begun, 0, f"was cut short before rung 0; {reason}")
-        return Start(reason) if self.more and self._price(None, 0) <= seconds else None
+        return Start(reason) if self.has_more and self._price(None, 0) <= seconds else None
 
-    def _place(self, trial: str) -> str:
+    def _place_text(self, trial: str) -> str:
         standing = self.trials[trial]
         loss, (expected, _) = standing.losses[standing.rung], self.standings.expected(trial)
         metric = self._frame.metric
@@ -380,7 +383,7 @@ class SuccessiveHalving(Policy):
         how = "adds the most to the front" if self._rules.front else "most promising"
         return f"{how} of those that wait at rung {standing.rung}: {metric.text(loss, '.3f')}{at_its_end}"
 
-    def _use(self, rung: int, seconds: float) -> None:
+    def _count_use(self, rung: int, seconds: float) -> None:
         self._used.extend([0.0] * (rung + 1 - len(self._used)))
         self._used[rung] += seconds
 
@@ -390,10 +393,10 @@ class SuccessiveHalving(Policy):
 
     def state(self) -> dict[str, object]:
         known: dict[str, object] = {
-            "ladder": self.ladder.told(),
+            "ladder": self.ladder.to_json(),
             "rungs": [self._used, self._finisher],
             "errors": dict(self._errors),
-            "standings": {trial: standing.told() for trial, standing in self.trials.items()},
+            "standings": {trial: standing.to_json() for trial, standing in self.trials.items()},
         }
         known |= {"returned": self._returned} if self._returned else {}
         return known | ({"past best": turned} if (turned := self.standings.turned) else {})

@@ -83,7 +83,7 @@ class Suggester:
         self._space, self._prior, self._outlook, self._search = space, prior, outlook or Outlook(), search
         self._asked = list(asked)
         self._first = [config for config in first if space.contains(config)] or [self._best_of(space.default())]
-        self._whole_space = space.whole
+        self._whole_space = space.unrestricted
         self._seed = seed
         self._given: dict[str, Config] = {}
         self._keys: set[frozenset[tuple[str, Value]]] = set()
@@ -93,17 +93,17 @@ class Suggester:
         self._results: dict[int, dict[str, float | None]] = {}
 
     @property
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """Whether there is a config that was not tried yet."""
         return len(self._taken) < self._space.count
 
     def suggest(self, trial: str) -> Config:
         """Return a config that was not tried yet; there must be one."""
-        assert self.more, "every config was tried"
+        assert self.has_more, "every config was tried"
         asked = next((config for config in self._asked if _key(config) not in self._keys), None)
         uniform = self._search == "random"
-        config = asked or (self._drawn(self._space.uniform, self._rng()) if uniform else self._promising())
-        self.tried(trial, config)
+        config = asked or (self._first_new(self._space.uniform, self._rng()) if uniform else self._promising())
+        self.note_tried(trial, config)
         return config
 
     def favour(self, trial: str) -> Favour:
@@ -122,7 +122,7 @@ class Suggester:
         least = AS_PROMISING * max(promises)
         return [config for config, promise in zip(configs, promises, strict=True) if promise >= least]
 
-    def tried(self, trial: str, config: Config) -> None:
+    def note_tried(self, trial: str, config: Config) -> None:
         """Note that a config is taken, now or by an earlier run of the study. UserError: it is in no space of the
         family."""
         if not self._whole_space.contains(config):
@@ -131,14 +131,14 @@ class Suggester:
         self._keys.add(_key(config))
         if self._space.contains(config):
             self._taken.add(_key(config))
-        self._trainings.add(self._apart(config))
+        self._trainings.add(self._identity(config))
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         """Learn the loss of a trial at a rung, and its progress there; None: it failed on the way there."""
         self._outlook.tell(trial, self._given[trial], progress)
         self._results.setdefault(rung, {})[trial] = loss
 
-    def _drawn(self, draw: Callable[[random.Random], Config], rng: random.Random) -> Config:
+    def _first_new(self, draw: Callable[[random.Random], Config], rng: random.Random) -> Config:
         """Return the first draw that was not given yet; where there is none, the first such config of the space."""
         every = itertools.chain((draw(rng) for _ in range(DRAWS)), self._space.configs())
         return next(config for config in every if _key(config) not in self._keys)
@@ -150,11 +150,11 @@ class Suggester:
             if _key(config) not in self._keys:
                 return config
         rng = self._rng()
-        draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
+        draws = self._by_results(rng) if self._search == "tpe" and self._rungs_to_learn_from() else self._by_prior(rng)
         most = 1 if isinstance(self._space, OwnSpace) else FAVOURED  # nothing is known of a loop but its results
         if favoured := self._favoured(draws, most):
             return favoured[most_promising(favoured, self._prior, self._outlook)]
-        return self._drawn(self._space.sample, rng)
+        return self._first_new(self._space.sample, rng)
 
     def _favoured(self, draws: Iterable[Config], most: int) -> list[Config]:
         """Return the first so many draws that are valid and were not tried: one for each new training; where no
@@ -164,13 +164,13 @@ class Suggester:
             if _key(config) in self._keys or not self._space.contains(config):
                 continue
             new.append(config)
-            if (training := self._apart(config)) not in self._trainings:
+            if (training := self._identity(config)) not in self._trainings:
                 apart.setdefault(training, config)
             if len(apart) == most:
                 break
         return [*apart.values()] or new[:most]
 
-    def _apart(self, config: Config) -> frozenset[tuple[str, Value]]:
+    def _identity(self, config: Config) -> frozenset[tuple[str, Value]]:
         """Return what sets a config apart from the first step on."""
         return _key({name: value for name, value in config.items() if name not in self._alike})
 
@@ -191,14 +191,18 @@ class Suggester:
         order, as nothing is known of it."""
         if isinstance(self._space, OwnSpace):
             return (self._space.sample(rng) for _ in range(FAVOURED))
-        drawn = self._whole if self._space.count <= MOST_CONFIGS else self._told(map(self._space.sample, [rng] * DRAWS))
+        drawn = (
+            self._whole
+            if self._space.count <= MOST_CONFIGS
+            else self._with_promise(map(self._space.sample, [rng] * DRAWS))
+        )
         return (config for _, config in sorted(drawn, key=lambda each: (each[0], rng.random()), reverse=True))
 
     @cached_property
     def _whole(self) -> list[tuple[float, Config]]:
-        return self._told(self._space.configs())
+        return self._with_promise(self._space.configs())
 
-    def _told(self, configs: Iterable[Config]) -> list[tuple[float, Config]]:
+    def _with_promise(self, configs: Iterable[Config]) -> list[tuple[float, Config]]:
         """Return each config with its promise by the prior."""
         return [(self._prior(config).promise, config) for config in configs]
 
@@ -208,14 +212,14 @@ class Suggester:
         study = self._study(rng.getrandbits(32))
         return (self._ask(study) for _ in range(MODEL_DRAWS))
 
-    def _enough(self) -> list[int]:
+    def _rungs_to_learn_from(self) -> list[int]:
         """Return the rungs with enough results to learn from."""
         return [rung for rung, losses in self._results.items() if len(losses) >= ENOUGH_RESULTS]
 
     def _ask(self, study: optuna.Study) -> Config:
         trial = study.ask(self._distributions())
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        return self._space.drawn(trial.params)
+        return self._space.complete(trial.params)
 
     def _distributions(self) -> dict[str, optuna.distributions.BaseDistribution]:
         if isinstance(self._space, OwnSpace):
@@ -239,7 +243,7 @@ class Suggester:
             params = {name: config[name] for name in there}
             study.add_trial(optuna.trial.create_trial(state=state, params=params, distributions=there, value=loss))
 
-        results = self._results[max(self._enough())]
+        results = self._results[max(self._rungs_to_learn_from())]
         worst = max([WORST_LOSS, *(loss for loss in results.values() if loss is not None)])
         for trial, loss in results.items():
             add(self._given[trial], complete, worst if loss is None else loss)

@@ -289,7 +289,7 @@ class Accounting:
         """Return the first peak that was measured of a precision, which counts for all."""
         if precision not in self.peak_flops:
             self.peak_flops[precision] = measured
-            self.journal.note(peak_flops=self.peak_flops)
+            self.journal.write_facts(peak_flops=self.peak_flops)
         return self.peak_flops[precision]
 
     def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
@@ -378,14 +378,14 @@ class Hold:
         self._ends = self._opened + seconds
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the leases end."""
         return self._ends - self._accounting.clock()
 
     @property
     def moment(self) -> dict[str, float | str]:
         """When the leases end, by the study's clock and by the monotonic clock of this machine's boot."""
-        return {"opened": self._ends, "boot": machine_boot_id(), "monotonic": time.monotonic() + self.left}
+        return {"opened": self._ends, "boot": machine_boot_id(), "monotonic": time.monotonic() + self.seconds_left}
 
     def charge(self, what: str) -> None:
         """Charge the seconds since the last charge as `what`, on each slot; none after the grace, in which all that

@@ -209,7 +209,7 @@ class Driver:
     started: int | None
 
     @classmethod
-    def here(cls) -> "Driver":
+    def this_process(cls) -> "Driver":
         """Return this process."""
         return cls(boot=machine_boot_id(), pid=os.getpid(), started=process_start_ticks(os.getpid()))
 
@@ -223,16 +223,16 @@ class DriverWatch:
         self._heard = self._looked = clock()
         self._replaced = False
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it lives: without it no trial goes on."""
         if self._driver.boot == machine_boot_id():
             return process_start_ticks(self._driver.pid) == self._driver.started
         if self._clock() - self._looked >= LOOK_SECONDS:
             self._looked = self._clock()
-            self._look()
+            self._read()
         return not self._replaced and self._clock() - self._heard < SILENCE_SECONDS
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         found = read_heartbeat(self._folder, DRIVER)
         if found is None or found.said == self._said:
             return

@@ -276,7 +276,7 @@ class Journal:
             self._held = held.pop_all()
 
     @classmethod
-    def copied(cls, folder: Path) -> Self:
+    def in_memory_copy(cls, folder: Path) -> Self:
         """Return a copy in memory of what the journal of a study has just now, whoever writes it: the study is only
         read.
 
@@ -366,7 +366,7 @@ class Journal:
         key_column = table.removesuffix("s")
         self._execute(f"UPDATE {table} SET {assignments} WHERE {key_column} = ?", *values.values(), key)
 
-    def note(self, **facts: Fact) -> None:
+    def write_facts(self, **facts: Fact) -> None:
         """Write facts of the study, each as JSON; a fact that is there already is replaced."""
         rows = [(key, json.dumps(value)) for key, value in facts.items()]
         with self.watch:

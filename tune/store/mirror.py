@@ -33,44 +33,44 @@ FAULTS = (OSError, sqlite3.Error, UserError)
 
 
 class Mirror:
-    """The copy of a study in the folder `place`, which is created. clock: the study's own."""
+    """The copy of a study in the folder `path`, which is created. clock: the study's own."""
 
-    def __init__(self, study: Path, place: Path, clock: Callable[[], float]) -> None:
-        self._study, self._place, self._clock = study, place, clock
+    def __init__(self, study: Path, path: Path, clock: Callable[[], float]) -> None:
+        self._study, self._path, self._clock = study, path, clock
         self._saying = threading.Lock()
         self._copied: dict[Path, tuple[tuple[str, int, int], ...]] = {}
 
     def copy(self, *, whole: bool = False) -> None:
         """Make the copy once. whole: with the winners and all else, and without a sign of life, as the study has ended.
         OSError, sqlite3.Error: it failed, and the copy of before stays."""
-        self._place.mkdir(parents=True, exist_ok=True)
+        self._path.mkdir(parents=True, exist_ok=True)
         self._file(STUDY_FILE)
         with tempfile.TemporaryDirectory() as folder:  # as SQLite is not safe on a network disk
             snapshot = Path(folder, JOURNAL_FILE)
             for _ in range(TRIES):
-                self.lives_on()
+                self.extend_life()
                 named = self._snapshot(snapshot)
                 there = self._checkpoints()
-                if all((self._place / path).is_dir() for path in named):
+                if all((self._path / path).is_dir() for path in named):
                     break
             else:
                 raise OSError(f"checkpoints went {TRIES} times before they were copied")
-            _copy_file(snapshot, self._place / JOURNAL_FILE)
-        for path in self._place.glob(f"{CHECKPOINTS}/*/*"):
-            within = path.relative_to(self._place)
+            _copy_file(snapshot, self._path / JOURNAL_FILE)
+        for path in self._path.glob(f"{CHECKPOINTS}/*/*"):
+            within = path.relative_to(self._path)
             if within not in there and str(within) not in named:
                 shutil.rmtree(path, ignore_errors=True)
         if whole:
             for path in self._study.iterdir():
                 if path.name not in (CHECKPOINTS, HEARTBEAT_FOLDER, LOCK) and not path.name.startswith(JOURNAL_FILE):
                     self._file(path.name) if path.is_file() else self._tree(path.relative_to(self._study))
-            (self._place / HEARTBEAT_FOLDER / DRIVER).unlink()
+            (self._path / HEARTBEAT_FOLDER / DRIVER).unlink()
 
-    def lives_on(self) -> None:
+    def extend_life(self) -> None:
         """Say in the copy that the study lives, and may for MIRROR_EVERY_SECONDS more."""
         with self._saying:
-            (self._place / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
-            write_heartbeat(self._place, DRIVER, 0, self._clock() + MIRROR_EVERY_SECONDS, MIRRORED)
+            (self._path / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
+            write_heartbeat(self._path, DRIVER, 0, self._clock() + MIRROR_EVERY_SECONDS, MIRRORED)
 
     def _snapshot(self, file: Path) -> list[str]:
         """Write the journal as it is now to one file. Returns the checkpoints that are to be beside it."""
@@ -93,7 +93,7 @@ class Mirror:
 
     def _tree(self, within: Path) -> None:
         """Copy a folder, unless its copy is as it is."""
-        source, target = self._study / within, self._place / within
+        source, target = self._study / within, self._path / within
         print_of_it = _fingerprint(source)
         if self._copied.get(within) != print_of_it or not target.is_dir():
             _copy_tree(source, target)
@@ -101,7 +101,7 @@ class Mirror:
 
     def _file(self, name: str) -> None:
         with suppress(FileNotFoundError):
-            _copy_file(self._study / name, self._place / name)
+            _copy_file(self._study / name, self._path / name)
 
 
 def _copy_file(source: Path, target: Path) -> None:
@@ -166,7 +166,7 @@ def mirror_study(
         """Renew the sign of life in the copy, however long it takes to copy."""
         while not over.wait(MIRROR_EVERY_SECONDS / 2):
             with suppress(OSError):
-                mirror.lives_on()
+                mirror.extend_life()
 
     threads = [threading.Thread(target=each, name="mirror", daemon=True) for each in (go_on, live_on)]
     for thread in threads:

@@ -46,7 +46,7 @@ def test_at_the_base_the_rules_change_nothing_and_a_hidden_matrix_learns_slower_
     assert wide["embedding"]["peak_rate"] == base["embedding"]["peak_rate"]
     assert wide["hidden"]["peak_rate"] * wide["hidden"]["weight_decay"] == pytest.approx(RATE * DECAY)
     without = MODELS[family](scaling_rules=False).scaling
-    for name in ("width", "depth", "branch", "logits", "hidden_rate", "epsilon"):
+    for name in ("width", "depth", "branch_factor", "logits", "hidden_rate_factor", "epsilon"):
         assert getattr(model.scaling, name) == getattr(without, name)
 
 
@@ -56,7 +56,7 @@ def test_without_the_rules_all_shapes_have_one_rate_and_nothing_is_scaled(family
     groups = by_role(model).values()
     assert {(group["peak_rate"], group["eps"]) for group in groups} == {(RATE, 1e-8)}
     assert {group["weight_decay"] for group in groups if group["role"] != "gain"} == {DECAY}
-    assert (model.scaling.branch, model.scaling.logits) == (1, 1)
+    assert (model.scaling.branch_factor, model.scaling.logits) == (1, 1)
 
 
 def test_roles():
@@ -101,7 +101,7 @@ def test_coordinates_move_as_far_at_every_shape(shapes, muon):
     assert growth(shapes, muon) < 0.9
 
 
-@pytest.mark.parametrize(("rule", "shapes"), [("hidden_rate", WIDE), ("branch", DEEP), ("logits", WIDE)])
+@pytest.mark.parametrize(("rule", "shapes"), [("hidden_rate_factor", WIDE), ("branch_factor", DEEP), ("logits", WIDE)])
 def test_without_a_rule_they_do_not(monkeypatch, rule, shapes):
     monkeypatch.setattr(Scaling, rule, 1.0)
     assert growth(shapes) > 0.9

@@ -32,7 +32,7 @@ def test_what_came_a_half_life_ago_counts_half() -> None:
     for steps in range(begin + 1, begin + half_life + 1):
         average.update(steps)
     assert average.tensors()["weight"].item() == pytest.approx(0.5, abs=0.03)
-    with average.in_place():
+    with average.applied():
         assert model.weight.item() == pytest.approx(0.5, abs=0.03)
     assert model.weight.item() == 1
 
@@ -79,8 +79,8 @@ def test_of_both_the_better_is_kept() -> None:
     low, high = Evaluation(loss=1.0), Evaluation(loss=2.0)
     for valid, averaged in ((low, high), (high, low), (low, None)):
         report = Report(steps=1, tokens=1, training_seconds=1.0, valid=valid, averaged=averaged)
-        assert report.kept == low
-    assert Report(steps=1, tokens=1, training_seconds=1.0).kept is None
+        assert report.better_evaluation == low
+    assert Report(steps=1, tokens=1, training_seconds=1.0).better_evaluation is None
 
 
 @pytest.mark.parametrize("architecture", ["modern", "nanogpt"])

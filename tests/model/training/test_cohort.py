@@ -100,7 +100,7 @@ def test_members_learn_what_each_learns_alone(small: Small, configs: list[Config
 
 def test_many_steps_at_once_are_those_taken_one_by_one(small: Small, configs: list[Config], known: Known) -> None:
     cohort = cohort_of(configs, small[1])
-    at_once = cohort.advance([[factor(step)] * len(CHANGES) for step in range(STEPS)])
+    at_once = cohort.take_steps([[factor(step)] * len(CHANGES) for step in range(STEPS)])
     assert [step.loss.tolist() for step in at_once] == [losses for losses, _ in known]
 
 

@@ -15,7 +15,7 @@ import torch
 from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
-from model.training import looks
+from model.training import monitor
 from model.training.learner import Learner, Step
 from tests.model.conftest import Script
 from tune.reports import EPOCHS_AS_NEW, Evaluation, Report
@@ -74,7 +74,7 @@ def watched(
     clock.save, clock.loss = itertools.repeat(0.0), lambda step: 3 - step / 100  # it learns
     monkeypatch.setattr(Learner, "__init__", begun)
     monkeypatch.setattr(Learner, "step", counted)
-    monkeypatch.setattr(looks, "evaluate", made.evaluate)
+    monkeypatch.setattr(monitor, "evaluate", made.evaluate)
     return made
 
 

@@ -145,11 +145,11 @@ def test_it_yields_about_once_a_second_and_what_the_consumer_takes_is_charged_to
 
 def test_the_decay_reaches_zero_and_goes_on_where_it_was() -> None:
     decay = Decay(0.4)
-    assert not decay.begins(50, 50) and decay.begins(60, 40)
+    assert not decay.is_due(50, 50) and decay.is_due(60, 40)
     decay.begin(40)
     assert [decay.factor(left) for left in (40, 20, 0)] == [1.0, 0.5, 0.0]
     moved = Decay(0.4, **(decay.state(20)))
-    assert moved.begins(80, 500)
+    assert moved.is_due(80, 500)
     moved.begin(500)
     assert [moved.factor(left) for left in (500, 250, 0)] == [0.5, 0.25, 0.0]
 
@@ -159,7 +159,7 @@ def test_a_resumed_decay_has_the_same_rates_to_the_last_bit() -> None:
     through.begin(30)
     for resumed_at in range(1, 30):
         resumed = Decay(0.4, **through.state(resumed_at))
-        assert resumed.begins(1000, resumed_at)
+        assert resumed.is_due(1000, resumed_at)
         resumed.begin(resumed_at)
         rest = range(resumed_at)
         assert [resumed.factor(left) for left in rest] == [through.factor(left) for left in rest], resumed_at

@@ -15,7 +15,7 @@ from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Step
-from model.training.looks import RecentSteps
+from model.training.monitor import RecentSteps
 from model.training.time_budget import WARM, Segment
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
@@ -84,7 +84,7 @@ def look(recent: RecentSteps, *losses: float, seconds: float = 1.0) -> RecentSte
     """At steps of ten tokens each."""
     for loss in losses:
         recent.add(Step(loss=torch.tensor(loss), gradient_norm=torch.tensor(2.0), tokens=10))
-    recent.took(seconds)
+    recent.add_seconds(seconds)
     recent.read()
     return recent
 

@@ -19,7 +19,7 @@ from model.data.dataset import PairData, TextData
 from model.families import FAMILIES
 from model.nn.precision import prepare
 from model.training import checkpoint as checkpoints
-from model.training import looks
+from model.training import monitor
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, prepare_process, ran_out
 from tests.forked import FORKING
@@ -127,7 +127,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(
     learner = Learner(*text, CPU)
     learner.rehearse()
     rehearsed = len(tried)
-    assert learner.ran_out and learner.micro_batches > 1
+    assert learner.is_out_of_memory and learner.micro_batches > 1
     assert steps(learner) == pytest.approx(expected, rel=1e-5)
     assert max(tried[-3:]) <= 2 and len([rows for rows in tried[rehearsed:] if rows > 2]) <= 1
 
@@ -169,7 +169,7 @@ def test_a_segment_tells_that_it_ran_out_and_how_it_went_on(life: Run, monkeypat
 
 def short_in_evaluations(monkeypatch: pytest.MonkeyPatch, error: Exception, *, whole: bool) -> list[int | None]:
     """Let those of whole splits fail, or all; returns what was asked for, in target tokens."""
-    evaluate, asked = looks.evaluate, []
+    evaluate, asked = monitor.evaluate, []
 
     def scarce(*given: Any, tokens: int | None, **named: Any) -> Any:
         asked.append(tokens)
@@ -177,7 +177,7 @@ def short_in_evaluations(monkeypatch: pytest.MonkeyPatch, error: Exception, *, w
             raise error
         return evaluate(*given, tokens=tokens, **named)
 
-    monkeypatch.setattr(looks, "evaluate", scarce)
+    monkeypatch.setattr(monitor, "evaluate", scarce)
     return asked
 
 
@@ -277,8 +277,8 @@ def under_a_limit() -> None:
     learner = Learner(config, data, CPU)
     for _ in range(2):
         learner.step(1.0)  # what was freed when it ran out is there for its parts
-    assert learner.ran_out and learner.micro_batches == 2, (learner.ran_out, learner.micro_batches)
-    assert limit.counted() < 150 * MEGABYTE, limit.counted()  # the ballast counts no more
+    assert learner.is_out_of_memory and learner.micro_batches == 2, (learner.is_out_of_memory, learner.micro_batches)
+    assert limit.counted_bytes() < 150 * MEGABYTE, limit.counted_bytes()  # the ballast counts no more
 
     def fits(megabytes: int) -> bool:
         try:

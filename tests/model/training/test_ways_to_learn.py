@@ -30,7 +30,7 @@ def test_descent_steps_along_the_gradient_with_momentum(small_text: Config, text
     rate, velocity = learner.config.learning_rate, {}
     for _ in range(3):
         before = weights(learner)
-        learner._gradients(learner.batches.some())
+        learner._gradients(learner.batches.any_batch())
         torch.nn.utils.clip_grad_norm_(learner.parameter_names, learner.config.clip)
         for parameter, name in learner.parameter_names.items():
             velocity[name] = MOMENTUM * velocity.get(name, 0.0) + parameter.grad.clone()
@@ -88,7 +88,9 @@ def test_a_step_is_timed_against_anothers_in_the_same_turn_so_that_a_busy_machin
             assert factor == 0 and switched[-1] == precision, "nothing is learned, and each in its own precision"
             now[0] += seconds * (1 + next(steps) // 2)  # each turn on a busier machine
 
-        return SimpleNamespace(step=step, wait=lambda: None, config=SimpleNamespace(precision=precision), device=CPU)
+        return SimpleNamespace(
+            step=step, synchronize=lambda: None, config=SimpleNamespace(precision=precision), device=CPU
+        )
 
     assert step_ratio(learner(slower, "fp32"), learner(1.0, "tf32")) == pytest.approx(slower)
 

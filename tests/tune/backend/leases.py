@@ -25,6 +25,6 @@ def place(folder: Path, **more: Any) -> TrialEnvironment:
     """On one thread, under this process's eyes."""
     known = {
         "folder": folder, "device": "cpu", "threads": 1, "seed": 0, "recipes": {}, "evaluation_tokens": {},
-        "report_every": 3600.0, "driver": Driver.here(), "memory_limit": None,
+        "report_every": 3600.0, "driver": Driver.this_process(), "memory_limit": None,
     }  # fmt: skip
     return TrialEnvironment(**known | more)

@@ -49,8 +49,8 @@ def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other(up: 
         _actor_to_trial={"busy": "t001"},
     )
     accounting = SimpleNamespace(idle_slots=1)
-    desk = SimpleNamespace(engine=SimpleNamespace(accounting=accounting), waiting=[])
-    keeper = SlotKeeper(desk, SimpleNamespace(controller=controller), slots=3)  # type: ignore[arg-type]
+    bridge = SimpleNamespace(engine=SimpleNamespace(accounting=accounting), waiting=[])
+    keeper = SlotKeeper(bridge, SimpleNamespace(controller=controller), slots=3)  # type: ignore[arg-type]
     keeper._kept = {"slot"}
     assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
     waiting = live["replaced"].here.remote()
@@ -66,8 +66,8 @@ def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
     engine = SimpleNamespace(
         overdue=lambda: ["t001"], accounting=SimpleNamespace(journal=SimpleNamespace(folder=folder), idle_slots=0)
     )
-    desk = TuneBridge(engine, model_resume_checkpoint)  # type: ignore[arg-type]
-    desk.known["t001"] = trial  # type: ignore[assignment]
+    bridge = TuneBridge(engine, model_resume_checkpoint)  # type: ignore[arg-type]
+    bridge.known["t001"] = trial  # type: ignore[assignment]
     controller = SimpleNamespace(
         _actor_cache=SimpleNamespace(num_cached_objects=0),
         _trial_to_actor=SimpleNamespace(get=lambda _: "starting"),
@@ -75,7 +75,7 @@ def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
             _live_actors_to_ray_actors_resources={name: (handle, None) for name, handle in live.items()}
         ),
     )
-    return SlotKeeper(desk, SimpleNamespace(controller=controller), slots=1)  # type: ignore[arg-type]
+    return SlotKeeper(bridge, SimpleNamespace(controller=controller), slots=1)  # type: ignore[arg-type]
 
 
 def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_one_that_had_the_trial_before(
@@ -89,30 +89,30 @@ def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_on
     keeper = late(tmp_path, {"starting": starting})
     keeper.on_step_begin(0, [])
     assert ray.wait([waiting], timeout=600)[0] == [waiting]
-    assert keeper._desk.killed == {"t001": NOT_STARTED}
+    assert keeper._bridge.killed == {"t001": NOT_STARTED}
 
 
 @pytest.mark.parametrize("fresh", [{"new"}, {"old"}, {"new", "old"}, set()], ids=sorted)
 def test_an_idle_process_goes_to_a_trial_whose_lease_does_not_pay_for_a_new_one(fresh: set[str]) -> None:
     running = {name: SimpleNamespace(fresh_slot=name in fresh) for name in ("new", "old")}
-    engine = SimpleNamespace(running=running, done=False)
-    desk = TuneBridge(engine, model_resume_checkpoint)  # type: ignore[arg-type]
+    engine = SimpleNamespace(running=running, is_done=False)
+    bridge = TuneBridge(engine, model_resume_checkpoint)  # type: ignore[arg-type]
     for name, status in (("new", Trial.PENDING), ("old", Trial.PAUSED)):
         config = {"assignment": {"trial": name}}
-        desk.known[name] = SimpleNamespace(status=status, config=config, set_config=config.update)  # type: ignore
-    desk.waiting.append(SimpleNamespace(trial="old"))  # type: ignore[arg-type]
-    desk.config = lambda assignment: {}  # type: ignore[method-assign]
-    scheduler, cache = BudgetScheduler(desk), SimpleNamespace(num_cached_objects=1)
+        bridge.known[name] = SimpleNamespace(status=status, config=config, set_config=config.update)  # type: ignore
+    bridge.waiting.append(SimpleNamespace(trial="old"))  # type: ignore[arg-type]
+    bridge.config = lambda assignment: {}  # type: ignore[method-assign]
+    scheduler, cache = BudgetScheduler(bridge), SimpleNamespace(num_cached_objects=1)
     scheduler.controller = SimpleNamespace(_actor_cache=cache, _staged_trials=[])
     first = scheduler.choose_trial_to_run(None)
-    assert first is desk.known["new" if fresh == {"old"} else "old"]
+    assert first is bridge.known["new" if fresh == {"old"} else "old"]
     cache.num_cached_objects = 0
-    assert (scheduler.choose_trial_to_run(None) is desk.known["old"]) == (fresh == {"old"})
-    assert not desk.waiting
+    assert (scheduler.choose_trial_to_run(None) is bridge.known["old"]) == (fresh == {"old"})
+    assert not bridge.waiting
 
 
 def test_where_ray_has_no_device_the_search_ends_with_one_line(tmp_path: Path) -> None:
     keeper = late(tmp_path, {})
     with pytest.raises(ValueError, match=r"^--devices: Ray had no device for t001 [^\n]*--resume$"):
         keeper.on_step_begin(0, [])
-    assert keeper._desk.failed is not None
+    assert keeper._bridge.failed is not None

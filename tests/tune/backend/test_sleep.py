@@ -63,7 +63,7 @@ class Sleepy:
         while True:
             self.pulse.beat()
             self.decide()
-            if self.world.engine.done:
+            if self.world.engine.is_done:
                 return
             if not self.slept or self.chance.random() < share:
                 self.sleep(self.chance.choice((0.3, 3.0, 12.0, 600.0)), busy=self.busy)
@@ -77,7 +77,7 @@ class Sleepy:
     def decide(self) -> None:
         """What a free slot does next, as often as there is one."""
         world = self.world
-        while (assignment := world.engine.next()) is not None:
+        while (assignment := world.engine.next_assignment()) is not None:
             world.live(assignment)
             heapq.heappush(world.events, (world.now + world.length(assignment), assignment.lease, assignment))
         assert world.accounting.ledger.spent <= world.accounting.ledger.cap
@@ -117,7 +117,7 @@ class Sleepy:
         self.chance.shuffle(late)
         for to, ended_at in late:
             if ended_at is None:
-                world.engine.died(to.trial, "error: ActorDiedError")
+                world.engine.on_death(to.trial, "error: ActorDiedError")
             else:
                 world.end(to, ended_at)
             assert world.accounting.ledger.spent <= world.accounting.ledger.cap
@@ -144,12 +144,12 @@ def test_however_long_and_often_the_driver_sleeps_or_is_busy_the_cap_holds(
 
 def test_a_trial_that_hung_while_the_driver_slept_has_hung(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.engine.next()
+    assignment = world.engine.next_assignment()
     assert assignment is not None
     world.now += assignment.seconds + GRACE_SECONDS / 2
     world.live(assignment, ended=WORKING)
     gone, world.now = world.now, world.now + 600
-    world.engine.died(assignment.trial, "error: ActorDiedError")
+    world.engine.on_death(assignment.trial, "error: ActorDiedError")
     assert world.accounting.ledger.spent == pytest.approx(gone)
     assert world.engine.trials[assignment.trial].deaths == 1
     (row,) = world.journal.rows("SELECT reason FROM decisions WHERE action = 'pause'")
@@ -159,15 +159,15 @@ def test_a_trial_that_hung_while_the_driver_slept_has_hung(tmp_path: Path) -> No
 def test_a_worker_that_was_gone_before_its_lease_began_is_not_put_down_to_the_trial(tmp_path: Path) -> None:
     """The driver's disk was slow, not the driver: it took an idle worker for one that was still there."""
     world = World(tmp_path, cap=600, slots=1)
-    first = world.engine.next()
+    first = world.engine.next_assignment()
     assert first is not None
     world.live(first)
     world.now += world.length(first)
     world.end(first)
-    second = world.engine.next()
+    second = world.engine.next_assignment()
     assert second is not None and second.slot == first.slot
     world.now += 2
-    world.engine.died(second.trial, "error: ActorDiedError")
+    world.engine.on_death(second.trial, "error: ActorDiedError")
     assert world.engine.trials[second.trial].deaths == 0
     assert world.total("SELECT TOTAL(charged) FROM leases WHERE lease = 2") == pytest.approx(0, abs=1e-6)
 
@@ -176,16 +176,16 @@ def test_a_lease_of_which_its_worker_was_never_told_is_charged_for_as_long_as_th
     """As where a callback that hears of it is slow."""
     world = World(tmp_path, cap=600, slots=1)
     sleepy = Sleepy(world, random.Random(0))
-    first = world.engine.next()
+    first = world.engine.next_assignment()
     assert first is not None
     world.live(first)
     world.now += world.length(first)
     sleepy.pulse.beat()
     world.end(first)
-    second = world.engine.next()
+    second = world.engine.next_assignment()
     assert second is not None and second.slot == first.slot
     since, world.now = world.now, world.now + 3
-    world.engine.died(second.trial, "error: ActorDiedError")
+    world.engine.on_death(second.trial, "error: ActorDiedError")
     (slot,) = world.journal.rows("SELECT closed FROM slots WHERE slot = ?", second.slot)
     assert slot["closed"] == pytest.approx(since + GRACE_SECONDS) and not world.engine.trials[second.trial].deaths
 
@@ -207,7 +207,7 @@ def test_of_a_worker_that_ended_without_a_word_while_the_driver_slept_its_lease_
     if reported:
         world.end(lease, lease.opened + 5)
     else:
-        world.engine.died(lease.trial, "error: ActorDiedError")
+        world.engine.on_death(lease.trial, "error: ActorDiedError")
     assert world.spent == pytest.approx(lease.seconds + GRACE_SECONDS)
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(world.spent)
 
@@ -217,11 +217,11 @@ def test_the_last_sign_of_life_on_an_earlier_lease_says_nothing_of_how_the_next_
     first = world.taken()
     world.now += 5
     world.live(first, ended=IDLE)
-    world.engine.died(first.trial, "error: ActorDiedError")
+    world.engine.on_death(first.trial, "error: ActorDiedError")
     again = world.taken()
     assert again.trial == first.trial
     world.now += 9
-    world.engine.died(again.trial, "error: ActorDiedError")
+    world.engine.on_death(again.trial, "error: ActorDiedError")
     charged = [row["charged"] for row in world.rows("SELECT charged FROM leases ORDER BY lease")]
     assert charged == pytest.approx([5, 9]) and world.engine.trials[first.trial].deaths == 1
 
@@ -235,7 +235,7 @@ def test_a_worker_waits_for_its_driver_for_the_grace_from_when_it_became_idle(tm
     world.now += GRACE_SECONDS / 2
     world.end(lease)
     idle, world.now = world.now, world.now + 600
-    assert world.engine.next() is None
+    assert world.engine.next_assignment() is None
     assert world.total("SELECT closed FROM slots") == pytest.approx(idle + GRACE_SECONDS)
 
 
@@ -247,8 +247,8 @@ def test_what_a_trial_reported_is_charged_where_no_sign_of_life_tells_of_its_lea
     world.end(first)
     second = world.taken()
     world.now += 5
-    world.engine.report(second.trial, Report(steps=5, tokens=5, training_seconds=0.5, seconds={"steps": 4.0}))
-    world.engine.died(second.trial, "error: ActorDiedError")
+    world.engine.on_report(second.trial, Report(steps=5, tokens=5, training_seconds=0.5, seconds={"steps": 4.0}))
+    world.engine.on_death(second.trial, "error: ActorDiedError")
     assert world.total("SELECT charged FROM leases WHERE lease = 2") == pytest.approx(4)
     assert world.total("SELECT MIN(seconds) FROM charges") >= 0
 
@@ -259,7 +259,7 @@ def test_what_a_trial_reported_is_charged_where_no_sign_of_life_tells_of_its_lea
 def drive(folder: Path, line: Connection) -> None:
     """A driver, of which this test needs no more than its signs of life."""
     with run_driver_heartbeat(folder, time.monotonic):
-        line.send(Driver.here())
+        line.send(Driver.this_process())
         signal.pause()
 
 
@@ -346,7 +346,7 @@ def test_one_on_another_machine_ends_itself_once_its_driver_says_that_nothing_pa
     heart = HeartbeatThread(lambda: write_heartbeat(tmp_path, DRIVER, 0, paid, said=time.monotonic()))
     heart.start()
     ours, theirs = FORKING.Pipe()
-    worker = FORKING.Process(target=work, args=(tmp_path, Driver.here(), None, theirs), daemon=True)
+    worker = FORKING.Process(target=work, args=(tmp_path, Driver.this_process(), None, theirs), daemon=True)
     worker.start()
     try:
         assert ours.recv() == "idle"

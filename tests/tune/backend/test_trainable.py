@@ -109,7 +109,7 @@ def test_a_trial_of_a_list_is_judged_on_both_splits_to_its_end_and_leaves_nothin
     engine: Any = SimpleNamespace(accounting=SimpleNamespace(journal=SimpleNamespace(folder=tmp_path)))
     for report in found:
         assert list(tmp_path.rglob("*.safetensors")), "until the journal has the last report"
-        CheckpointCleaner().reported(engine, orders["assignment"]["trial"], report)
+        CheckpointCleaner().on_report(engine, orders["assignment"]["trial"], report)
     assert last.checkpoint is None and not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -178,8 +178,8 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
     if disk_is_full:
         monkeypatch.setattr(trial, "write_heartbeat", _refuse)
     process = TrainingTrial.__new__(TrainingTrial)
-    process._place = SimpleNamespace(folder=tmp_path)  # type: ignore[assignment]
-    process._driver = SimpleNamespace(alive=lambda: False)  # type: ignore[assignment]
+    process._environment = SimpleNamespace(folder=tmp_path)  # type: ignore[assignment]
+    process._driver = SimpleNamespace(is_alive=lambda: False)  # type: ignore[assignment]
     process._life = HeldLease(trial="t001", lease=1, ends=begun + 600, ahead=0.0)
     process._trains, process._turn = True, threading.Lock()
     with suppress(OSError):

@@ -58,7 +58,7 @@ class Tasks:
     def task(self) -> Task:
         return self.tasks[0]
 
-    def say(self, said: Message | None) -> None:
+    def post(self, said: Message | None) -> None:
         self.said.append(said)
         if said is not None and said.row is not None:
             self.tasks.pop(0)
@@ -67,7 +67,7 @@ class Tasks:
 def served(asked: list[dict[str, Any]], data: TextData, folder: Path, **changes: Any) -> list[Message | None]:
     """What a rank says of these tasks; `changes` to the configuration."""
     line = Tasks([*(Task(asked=each, trial="t001", seconds=60.0, changes=changes) for each in asked), STOP_TASK])
-    rank_of(RankSetup(work=work, line=line, config=CONFIG, data=data, folder=folder))
+    rank_of(RankSetup(work=work, mailbox=line, config=CONFIG, data=data, folder=folder))
     return line.said
 
 
@@ -142,7 +142,7 @@ def test_training_goes_on_from_its_checkpoint_and_ends_where_it_would_have_ended
 
 def test_every_word_says_what_its_seconds_went_to(data, tmp_path):
     said = served([TRAINING], data, tmp_path)
-    assert [None if each is None else each.what for each in said] == [None, "start", *["steps"] * 3, "evaluation"]
+    assert [None if each is None else each.kind for each in said] == [None, "start", *["steps"] * 3, "evaluation"]
 
 
 def test_a_task_has_its_own_configuration_and_a_wrong_one_is_a_row_with_its_reason(data, tmp_path):
@@ -155,9 +155,9 @@ def test_a_task_has_its_own_configuration_and_a_wrong_one_is_a_row_with_its_reas
 
 def rank_on_a_hold(folder: Path, hangs: bool) -> None:
     """A rank whose hold is over soon, and whose driver has no task for it: it asks again and again, or hangs."""
-    line = SimpleNamespace(task=lambda: None, say=lambda said: threading.Event().wait() if hangs else None)
+    line = SimpleNamespace(task=lambda: None, post=lambda said: threading.Event().wait() if hangs else None)
     ends = {"opened": 0.0, "boot": machine_boot_id(), "monotonic": time.monotonic() + SHUTDOWN_SECONDS}
-    rank_of(RankSetup(work=work, line=line, config=CONFIG, data=None, folder=folder, ends=ends))
+    rank_of(RankSetup(work=work, mailbox=line, config=CONFIG, data=None, folder=folder, ends=ends))
     os._exit(0)
 
 
@@ -193,12 +193,12 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     accounting = Accounting(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
     with local_ray(cpus=1, gpus=0):
         desk, line = start_mailbox()
-        orders = RankSetup(work=work, line=line, config=CONFIG, data=None, folder=tmp_path)
-        line.say(None)
+        orders = RankSetup(work=work, mailbox=line, config=CONFIG, data=None, folder=tmp_path)
+        line.post(None)
         with (
             pytest.raises(LeaseOver),
             Hold(accounting, "t001", "scaling", devices=1, seconds=SHUTDOWN_SECONDS + 2) as hold,
         ):
-            WorkerGroup(1, orders, desk, 0, hold).dismiss()
+            WorkerGroup(1, orders, desk, 0, hold).shut_down()
     hung.set()
     journal.close()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tune.curves import benchmark
-from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.benchmark import Cell, Outcome
 from tune.curves.recorded import Curve, Table
+from tune.curves.replay_settings import Amount, ReplaySettings
 from tune.search.engine import Engine
 
 

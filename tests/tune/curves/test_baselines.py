@@ -10,7 +10,6 @@ import ray
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 
 from tests.tune.curves.made import played, search, table
-from tune.curves.asked import SCHEDULERS, Amount
 from tune.curves.baselines import (
     ASHA_GRACE,
     ASHA_REDUCTION,
@@ -21,6 +20,7 @@ from tune.curves.baselines import (
     make_baseline,
 )
 from tune.curves.recorded import CurveSuggestions
+from tune.curves.replay_settings import SCHEDULERS, Amount
 from tune.search.policy import BudgetLeft, HandBack, Policy, Promote, Start, Wait
 
 LONGEST = 32
@@ -37,7 +37,7 @@ def test_every_scheduler_keeps_the_cap_and_the_deadline(scheduler: str, workers:
         times = deadline and Amount(text="", times=deadline)
         found = search(some, scheduler, share=share, workers=workers, diverge=diverge, deadline=times)
         assert found.unspent >= -1e-9
-        assert found.wall <= (deadline or math.inf) * share * some.exhaustive / workers + 1e-6
+        assert found.wall <= (deadline or math.inf) * share * some.exhaustive_seconds / workers + 1e-6
         assert 0 <= found.regret < math.inf
     assert not ray.is_initialized()
 
@@ -49,7 +49,7 @@ def test_no_slot_idles_beside_a_lease_that_reserved_for_long(scheduler: str, wor
     some = table(60, reports=40)
     engine = played(some, scheduler, share=0.2, workers=workers, thaw=0.0)
     steps = sum(some.curves[each.config["curve"]].step_seconds * each.steps for each in engine.trials.values())
-    assert steps >= 0.93 * 0.2 * some.exhaustive
+    assert steps >= 0.93 * 0.2 * some.exhaustive_seconds
 
 
 def test_hyperband_draws_its_brackets_anew_for_each_seed() -> None:
@@ -63,7 +63,7 @@ def test_hyperband_draws_its_brackets_anew_for_each_seed() -> None:
         assert isinstance(policy, OptunaPruner)
         for trial in trials:
             policy.begin(trial)
-        drawn.add(tuple(policy.goes_on(trial, 4.0, float(place), False) for place, trial in enumerate(trials)))
+        drawn.add(tuple(policy.should_continue(trial, 4.0, float(place), False) for place, trial in enumerate(trials)))
     assert len(drawn) == 3
 
 
@@ -106,15 +106,15 @@ def moves(policy: Policy, *, slots: int = 1) -> Iterator[tuple[Start | Promote, 
             if starts:
                 policy.supply.suggest(trial)
             yield move, trial, rung
-            policy.promoted(trial, rung, 1.0)
+            policy.on_promoted(trial, rung, 1.0)
             running.append((trial, rung))
         if not running:
             return
         trial, rung = running.pop(0)
         if rung + 1 >= LONGEST:
-            policy.finished(trial)
+            policy.on_finished(trial)
         else:
-            policy.reported(trial, rung, loss(trial, rung + 1.0))
+            policy.on_reported(trial, rung, loss(trial, rung + 1.0))
 
 
 def by_ray() -> Callable[[str, int], bool]:
@@ -177,7 +177,7 @@ def test_asha_promotes_among_the_best_of_a_rung_and_fills_up_when_configurations
         before = policy.trials[trial].rung if trial in policy.trials else None
         if isinstance(move, Promote) and before in at and trial in at[before]:
             among = sorted(at[before].values()).index(at[before][trial]) < int(len(at[before]) / ASHA_REDUCTION)
-            assert among or not policy.supply.more
+            assert among or not policy.supply.has_more
             filled += not among
     assert filled and all(standing.state == "finished" for standing in policy.trials.values())
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.tune.curves.made import curve, played, search, settings, table
 from tune.curves import benchmark
-from tune.curves.asked import Amount
 from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, dominated, searches
 from tune.curves.recorded import Curve, Table
+from tune.curves.replay_settings import Amount
 from tune.errors import UserError
 from tune.search.forecast import Standing
 from tune.search.ladder import WALL_CLOCK_MULTIPLE, Rules
@@ -61,7 +61,7 @@ def by_size(configs: int) -> Table:
 def test_a_large_model_that_is_behind_is_not_given_up(seed: int) -> None:
     """Of a family in which size pays late."""
     some = by_size(12)
-    share = 1000 / some.exhaustive
+    share = 1000 / some.exhaustive_seconds
     found, without = (search(some, name, share=share, seed=seed) for name in ("ration", "without law"))
     assert found.regret < 0.9 * without.regret
 
@@ -71,7 +71,7 @@ def test_the_wall_stays_within_about_twice_what_all_slots_take_for_the_cap(worke
     """And a patient search, which lets one trial have the most, takes longer where slots are many. Unspent is the
     margin of a lease that ends after the last segments began, too little for another."""
     some = own_mode(40, reports=600)
-    cap = 0.03 * some.exhaustive
+    cap = 0.03 * some.exhaustive_seconds
     found, patient = (search(some, "ration", share=0.03, workers=workers, patient=each) for each in (False, True))
     assert found.wall <= 1.1 * WALL_CLOCK_MULTIPLE * cap / workers and found.unspent <= 0.02
     assert patient.wall > 2 * found.wall if workers > 2 else patient.wall == pytest.approx(found.wall, rel=0.1)
@@ -159,7 +159,7 @@ def test_in_own_mode_the_last_segment_ends_with_the_decay_and_takes_what_was_kep
     found = search(some, "ration", share=0.08, workers=workers)
     assert found.regret < math.expm1(0.2) and found.unspent < 0.02
     shorter, whole = (
-        min(curve.final(share * 0.08 * some.exhaustive / 0.2) for curve in some.curves) for share in (0.6, 1)
+        min(curve.final(share * 0.08 * some.exhaustive_seconds / 0.2) for curve in some.curves) for share in (0.6, 1)
     )
     assert found.bound == pytest.approx(math.expm1(shorter - whole))
     alone = search(Table(name="one", curves=some.curves[:1]), "ration", share=0.5)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.tune.curves.made import table
 from tune.cli import main
-from tune.curves.asked import ReplaySettings
 from tune.curves.recorded import MOST_REPORTS, PUBLISHED, Curve, CurveSuggestions, load_tables, resample_losses
+from tune.curves.replay_settings import ReplaySettings
 from tune.experiments.curves import SHAPES
 from tune.search.forecast import Favour
 from tune.store.journal import SCHEMA
@@ -25,12 +25,12 @@ def test_a_published_table_is_whole_and_goes_by_its_name(path: Path) -> None:
     """In own mode, of built-in models; the replay can suggest of it as a search does. An average is measured from twice
     the warm-up on."""
     (table,) = load_tables(Path(path.stem))
-    assert table == load_tables(path)[0] and table.own_mode and len(table.curves) == len(SHAPES)
+    assert table == load_tables(path)[0] and table.is_own_mode and len(table.curves) == len(SHAPES)
     for curve in table.curves:
         assert {curve.family, path.stem.split("-")[0]} == {table.curves[0].family} and curve.tokens_per_step > 0
         assert curve.text_tokens > 0 and curve.warm_up_steps > 0 and min(curve.losses) < curve.losses[0]
-        assert 0 < curve.final(curve.most) < curve.losses[0]
-        assert len(curve.averaged) == (len(curve.losses) if curve.most >= 2 * curve.warm_up_steps else 0)
+        assert 0 < curve.final(curve.max_steps) < curve.losses[0]
+        assert len(curve.averaged) == (len(curve.losses) if curve.max_steps >= 2 * curve.warm_up_steps else 0)
 
 
 def journal(path: Path, trials: dict[str, tuple[str, str, str | None]]) -> Path:
@@ -84,9 +84,9 @@ def test_a_trial_that_diverged_is_a_curve_that_does_after_its_last_loss(tmp_path
     trials = {"t001": ("nanogpt", "finished", "decayed"), "t002": ("nanogpt", "stopped", "diverged: loss is nan")}
     (table,) = load_tables(journal(tmp_path / "study" / "journal.db", trials))
     sound, broken = table.curves
-    assert sound.diverges == math.inf and sound.sound == len(sound.losses)
-    assert broken.losses[: broken.sound] == sound.losses, "what it had measured it has"
-    assert sound.most < broken.diverges <= broken.most and table.cut_short == 0
+    assert sound.diverges == math.inf and sound.finite_reports == len(sound.losses)
+    assert broken.losses[: broken.finite_reports] == sound.losses, "what it had measured it has"
+    assert sound.max_steps < broken.diverges <= broken.max_steps and table.cut_short == 0
 
 
 def test_a_replay_says_which_share_of_the_trials_could_have_gone_on(tmp_path, capsys):
@@ -114,9 +114,9 @@ def test_a_row_of_a_file_is_a_curve_that_ends_where_its_reports_do_or_are_not_fi
     (tmp_path / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (table,) = load_tables(tmp_path / "made.jsonl")
     whole, broken = table.curves
-    assert (whole.most, whole.diverges, whole.memory_bytes) == (300, math.inf, 5e6)
-    assert (broken.sound, broken.diverges, broken.memory_bytes) == (1, 200, 0)
-    assert table.exhaustive == 12 and not table.own_mode and not table.cut_short
+    assert (whole.max_steps, whole.diverges, whole.memory_bytes) == (300, math.inf, 5e6)
+    assert (broken.finite_reports, broken.diverges, broken.memory_bytes) == (1, 200, 0)
+    assert table.exhaustive_seconds == 12 and not table.is_own_mode and not table.cut_short
 
 
 def test_a_loss_between_two_reports_lies_between_theirs_and_none_is_passed_before_its_report() -> None:
@@ -138,7 +138,7 @@ def test_in_own_mode_a_last_segment_has_the_decayed_loss_where_one_was_measured(
     (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
     (table,) = load_tables(tmp_path / "own.jsonl")
     (curve,) = table.curves
-    assert table.own_mode and curve.most == 400
+    assert table.is_own_mode and curve.max_steps == 400
     assert [curve.final(steps) for steps in (200, 400)] == pytest.approx([2.5, 1.5])
     assert curve.final(math.sqrt(200 * 400)) == pytest.approx(math.sqrt(2.5 * 1.5))
     assert [curve.final(steps) for steps in (100, 150)] == [curve.loss(steps) for steps in (100, 150)]
@@ -153,8 +153,8 @@ def test_in_own_mode_a_report_without_a_loss_lies_between_its_neighbours_and_non
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (row, row | {"decayed_loss": []})))
     (own, other), full = load_tables(tmp_path / "own.jsonl")[0].curves, [4.0, 4 - math.log(2) / math.log(3), 3.0, 2.5]
     assert list(own.losses[:4]) == list(own.averaged) == pytest.approx(full)
-    assert (own.sound, own.diverges, own.lowest(600)) == (4, 500, 2.5)
-    assert other.sound == 1, "of another schedule it is a loss that was not finite"
+    assert (own.finite_reports, own.diverges, own.lowest(600)) == (4, 500, 2.5)
+    assert other.finite_reports == 1, "of another schedule it is a loss that was not finite"
 
 
 @pytest.mark.parametrize(("dropout", "seen"), [(0.0, True), (0.1, False)])
@@ -165,7 +165,7 @@ def test_that_a_loss_rises_as_dropout_begins_is_no_turn(dropout: float, seen: bo
         config={"dropout": dropout}, parameters=0, seconds_per_report=1.0, losses=tuple(losses), tokens_per_step=1.0,
         text_tokens=4.0,
     )  # fmt: skip
-    assert math.isfinite(risen.turns) is seen
+    assert math.isfinite(risen.turning_steps) is seen
 
 
 @pytest.mark.parametrize("suggest", ["order", "prior"])
@@ -175,7 +175,7 @@ def test_every_curve_is_handed_out_once_and_once_more_when_it_begins_again(sugge
     supply = CurveSuggestions(curves, seed=1, prior=prior)
     for _ in range(2):
         given = []
-        while supply.more:
+        while supply.has_more:
             first = supply.first()
             given.append(supply.suggest(f"t{len(given)}")["curve"])
             assert curves[given[-1]] is first

@@ -11,8 +11,8 @@ import pytest
 
 from tests.tune.curves.made import table, write
 from tune.cli import main
-from tune.curves.asked import ReplaySettings
 from tune.curves.replay_command import report
+from tune.curves.replay_settings import ReplaySettings
 
 
 def test_rows_are_json_and_one_a_cell(tmp_path, capsys):

@@ -55,7 +55,7 @@ def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others
         view, ledger = view_of(world), world.accounting.ledger
         assert view.spent == pytest.approx(ledger.spent, abs=0.01)
         assert view.reserved == pytest.approx(ledger.reserved, abs=1)
-        assert view.spent + view.reserved + view.left == pytest.approx(CAP)
+        assert view.spent + view.reserved + view.seconds_left == pytest.approx(CAP)
         assert view.slots == len(ledger.open_slots)
         families = view.families.values()
         running = [who.trial for family in families for who in family.running]
@@ -90,7 +90,7 @@ def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_t
 
     def ends(**more: Any) -> list[str]:
         said.clear()
-        screen.reported(world.engine, who, Report(**{"steps": 9, "tokens": 9, "training_seconds": 1.0, **more}))
+        screen.on_report(world.engine, who, Report(**{"steps": 9, "tokens": 9, "training_seconds": 1.0, **more}))
         return said
 
     assert not any(ends(lost=9, ended=ended) for ended in (None, "diverged", "returned"))
@@ -116,7 +116,7 @@ def test_a_loop_that_its_last_lease_cut_short_is_not_told_to_be_at_its_end(
 ) -> None:
     (who,), said = world.engine.running, list[str]()
     report = Report(steps=9, tokens=9, training_seconds=1.0, ended=ended, valid=Evaluation(loss=2.0))
-    Screen(said.append, Metric(name="loss") if of_loop else None).reported(world.engine, who, report)
+    Screen(said.append, Metric(name="loss") if of_loop else None).on_report(world.engine, who, report)
     assert f" {told}: " in said[0]
 
 
@@ -250,10 +250,10 @@ class Faulty(Listener):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+    def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         self.told.append(action)
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         self.told.append("report")
         if self.told.count("report") == 2:
             raise RuntimeError("no\nnetwork")
@@ -264,7 +264,7 @@ class Counting(Listener):
 
     reports = 0
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         self.reports += 1
 
 
@@ -273,7 +273,7 @@ def test_a_callback_hears_of_everything_and_its_error_ends_it_alone(tmp_path: Pa
     callbacks = [GuardedListener(each, said.append) for each in (faulty, counting)]
     world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled, listen=lambda _: [*callbacks]).run(10_000)
     for callback in callbacks:
-        callback.closed(world.engine)
+        callback.on_close(world.engine)
     assert said == ["callback Faulty: RuntimeError: no network: it is told nothing more; log.txt has where"]
     assert faulty.told[0] == "start" and faulty.told[-1] == "report" and faulty.told.count("report") == 2
     assert counting.reports == len(world.journal.rows("SELECT * FROM reports")) > 2

@@ -43,7 +43,7 @@ def text(run: Any, tag: str) -> str:
 def finished(folder: Path, **about: Any) -> World:
     world, board = watched(folder, **about)
     world.run()
-    board.closed(world.engine)
+    board.on_close(world.engine)
     return world
 
 
@@ -58,11 +58,11 @@ def test_of_a_trial_that_failed_nothing_later_says_that_it_may_go_on(tmp_path: P
     world, board = watched(tmp_path)
     failed = [world.taken().trial for _ in range(2)]
     for trial in failed:
-        world.engine.raised(trial, "error: alike")
-    while world.engine.next() is not None:
+        world.engine.on_error(trial, "error: alike")
+    while world.engine.next_assignment() is not None:
         (trial,) = world.engine.running
-        world.engine.raised(trial, "error: alike")
-    board.closed(world.engine)
+        world.engine.on_error(trial, "error: alike")
+    board.on_close(world.engine)
     assert world.total(f"SELECT COUNT(*) FROM decisions WHERE action = '{GIVE_UP}'")
     for trial, _, run in trial_runs(tmp_path):
         assert read(run).Scalars("7 trial/ended")[-1].value == REASONS["error"], trial
@@ -108,7 +108,7 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
         for tokens in of_one_process:
             valid = Evaluation(loss=tokens / 100)
             report = Report(steps=1, tokens=tokens, training_seconds=1.0, parameters=5, valid=valid)
-            run.reported(report, now=1.0)
+            run.on_report(report, now=1.0)
             journal.insert("reports", journal_row(report) | {"trial": "t001", "at": 1.0})
         on_the_page = PageAccumulator(str(tmp_path / "run")).Reload().Tensors("4 valid/loss")
         assert [event.step for event in on_the_page] == left
@@ -121,7 +121,7 @@ def test_both_splits_have_the_loss_and_the_perplexity_of_a_list(tmp_path: Path) 
     journal = Journal(tmp_path, new=True)
     run = TrialRun(tmp_path / "run", journal, "t001", hparams_start({}, "nanogpt", {}))
     splits = {"valid": Evaluation(loss=2.0), "trained": Evaluation(loss=1.0)}
-    run.reported(Report(steps=1, tokens=10, training_seconds=1.0, parameters=5, **splits), now=1.0)
+    run.on_report(Report(steps=1, tokens=10, training_seconds=1.0, parameters=5, **splits), now=1.0)
     shown = read(tmp_path / "run")
     for split, tags in (
         ("valid", ("4 valid/loss", "4 valid/perplexity")),
@@ -145,7 +145,7 @@ def test_a_run_has_a_name_that_a_folder_can_have_whatever_letters_its_config_is_
     trial = world.taken().trial
     world.engine.trials[trial].config = {"how": "ж" * 80, "what": "€" * 80}
     board = TensorBoard(tmp_path / "other", world.journal, Settings(budget=600), DIMENSIONS)
-    board.decided(world.engine, trial, "start", "")
+    board.on_decision(world.engine, trial, "start", "")
     (folder,) = (tmp_path / "other").glob("*/t*")
     assert folder.name.startswith(f"{trial} how=ж")
 
@@ -278,7 +278,9 @@ def test_after_a_lease_in_which_no_step_fitted(tmp_path: Path) -> None:
         world.run(reports=1)
     trial = again[0]
     steps = world.engine.trials[trial].steps
-    world.engine.report(trial, Report(steps=steps, tokens=steps, training_seconds=0.0, parameters=1000, ended="lease"))
+    world.engine.on_report(
+        trial, Report(steps=steps, tokens=steps, training_seconds=0.0, parameters=1000, ended="lease")
+    )
     check_all_are_complete(tmp_path)
     assert REASONS["price"] in {row[ENDED] for row in hparams_table(tmp_path)[1].values()}
 

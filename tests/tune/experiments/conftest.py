@@ -44,7 +44,7 @@ def studied(
         engine = make_engine(context, journal, [tensorboard], now=clock, elapsed=0.0)
         notes = [] if new else restore(engine, journal, make_terms(context, engine), model_resume_checkpoint)
         assert notes == []
-        journal.note(**context.facts())
+        journal.write_facts(**context.facts())
         place = make_trial_environment(context, engine)
         assert place.listed and {recipe({})["average"] for recipe in place.recipes.values()} == {0.0}
         Simulation(engine, clock, Costs(start_up=6.0, overhead=1.0), course).run()

@@ -212,7 +212,7 @@ class Raising(Simulation):
     def end(self, assignment: Assignment) -> None:
         (self.folder / assignment.trial / "step-000001").mkdir(parents=True)
         if int(assignment.trial[1:]) <= self.most:
-            self.engine.raised(assignment.trial, "error: ValueError: mine")
+            self.engine.on_error(assignment.trial, "error: ValueError: mine")
         else:
             super().end(assignment)
 

@@ -34,7 +34,7 @@ GROUP = START_SECONDS + END_SECONDS
 
 
 def fixed(name: str, seconds: float) -> Point:
-    return Point(devices=1, asked={"name": name}, seconds=seconds, least=seconds)
+    return Point(devices=1, asked={"name": name}, seconds=seconds, least_seconds=seconds)
 
 
 POINTS = [fixed("a", 10.0), fixed("b", 20.0), fixed("c", 40.0)]
@@ -55,7 +55,7 @@ def test_where_a_point_is_worth_what_it_must_have_there_is_nothing_to_share_out(
 
 
 def test_the_share_spends_what_is_left_and_no_more():
-    points = [Point(devices=2, asked={}, seconds=100.0, least=10.0), fixed("a", 10.0)]
+    points = [Point(devices=2, asked={}, seconds=100.0, least_seconds=10.0), fixed("a", 10.0)]
     for left in (price(points, 0.0), 150.0, price(points)):
         assert price(points, affordable_share(points, left)) == pytest.approx(left)
     assert affordable_share(points, 1e9) == 1.0
@@ -63,7 +63,7 @@ def test_the_share_spends_what_is_left_and_no_more():
 
 
 def test_points_of_two_configurations_are_two():
-    narrow, wide = (Point(devices=1, asked={}, seconds=1.0, least=1.0, config={"d_model": d}) for d in (16, 32))
+    narrow, wide = (Point(devices=1, asked={}, seconds=1.0, least_seconds=1.0, config={"d_model": d}) for d in (16, 32))
     assert narrow.key != wide.key and narrow.text == "d_model 16"
 
 

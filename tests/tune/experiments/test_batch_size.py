@@ -35,7 +35,9 @@ def data() -> TextData:
 def do(data: TextData, tmp_path: Path) -> Callable[..., list[Message]]:
     def done(asked: dict[str, Any], seconds: float = 1e6, config: Config = CONFIG) -> list[Message]:
         ends = time.monotonic() + seconds
-        place = TaskContext(config=config, data=data, device=torch.device("cpu"), folder=tmp_path / "t001", ends=ends)
+        place = TaskContext(
+            config=config, data=data, device=torch.device("cpu"), folder=tmp_path / "t001", ends_at=ends
+        )
         return list(work(place, asked))
 
     return done

@@ -31,10 +31,10 @@ from tune.backend.worker_group import Message, RankSetup, Task, TaskContext
 from tune.curves.recorded import Table, load_tables
 from tune.devices import Devices
 from tune.errors import UserError
-from tune.experiments import curves, lives, runner
+from tune.experiments import curves, life_training, runner
 from tune.experiments.base import ExperimentSettings, Point, Row
 from tune.experiments.curves import CURVES, SHAPES, foretold, further, points
-from tune.experiments.lives import last_report_before_decay, measured_at, step_bytes, train_life
+from tune.experiments.life_training import last_report_before_decay, measured_at, step_bytes, train_life
 from tune.reports import Report
 from tune.search_space import PRECISIONS, Space, label
 from tune.store.accounting import Hold
@@ -48,16 +48,16 @@ ASKED = {"measure": "curve", "seconds": 0.6, "report_every": 0.1, "step_seconds"
 @pytest.fixture
 def few(small: dict[str, tuple], monkeypatch: pytest.MonkeyPatch, eager: None) -> dict[str, tuple]:
     """Small data and lives."""
-    monkeypatch.setattr(lives, "ENDS", (3.0, 9.0))
-    monkeypatch.setattr(lives, "EVALUATION_TOKENS", 256)
-    monkeypatch.setattr(lives, "step_bytes", lambda *_: 1000)
+    monkeypatch.setattr(life_training, "ENDS", (3.0, 9.0))
+    monkeypatch.setattr(life_training, "EVALUATION_TOKENS", 256)
+    monkeypatch.setattr(life_training, "step_bytes", lambda *_: 1000)
     return small
 
 
 def place(small: dict[str, tuple], folder: Path, of: str = "text") -> TaskContext:
     config, data = small[of]
     config = dataclasses.replace(config, dropout=0.1)
-    return TaskContext(config=config, data=data, device=CPU, folder=folder, ends=time.monotonic() + 3600)
+    return TaskContext(config=config, data=data, device=CPU, folder=folder, ends_at=time.monotonic() + 3600)
 
 
 def row_of(words: Iterator[Message]) -> Row:
@@ -80,7 +80,7 @@ def test_no_property_of_a_configuration_says_another() -> None:
 def test_losses_are_known_at_the_first_report_where_decays_begin_and_end_and_a_ratio_apart(ends, share) -> None:
     found = measured_at(ends, share)
     assert found[0] == 1 and found[-1] == ends[-1] and {*ends} <= {*found} and found == sorted(found)
-    assert all(high <= max(low + 1, math.ceil(lives.RATIO * low)) for low, high in itertools.pairwise(found))
+    assert all(high <= max(low + 1, math.ceil(life_training.RATIO * low)) for low, high in itertools.pairwise(found))
     for end in ends:
         assert end - last_report_before_decay(end, share) >= share * end - 1e-6, "no decay begins late"
         assert last_report_before_decay(end, share) in {0, *found}
@@ -119,8 +119,10 @@ def test_a_longer_life_goes_on_where_the_shorter_ended(
     anew = row_of(train_life(place(few, tmp_path / "anew"), long))
     short = row_of(train_life(place(few, tmp_path / "on"), ASKED))
     steps = list[int]()
-    learn = lives.EagerLearner.step
-    monkeypatch.setattr(lives.EagerLearner, "step", lambda self, rate: (steps.append(self.steps), learn(self, rate))[1])
+    learn = life_training.EagerLearner.step
+    monkeypatch.setattr(
+        life_training.EagerLearner, "step", lambda self, rate: (steps.append(self.steps), learn(self, rate))[1]
+    )
     longer = row_of(train_life(place(few, tmp_path / "on"), long))
     assert min(steps) >= 6 * 2 and longer["valid_loss"][-1] == anew["valid_loss"][-1]
     assert longer["valid_loss"][:6] == short["valid_loss"] and longer["decayed_loss"][:6] == short["decayed_loss"]
@@ -129,13 +131,13 @@ def test_a_longer_life_goes_on_where_the_shorter_ended(
 def test_what_diverges_has_no_loss_from_there_on(
     few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn = lives.EagerLearner.step
+    learn = life_training.EagerLearner.step
 
     def breaks(learner: Any, factor: float) -> Any:
         step = learn(learner, factor)
         return dataclasses.replace(step, loss=step.loss * (math.nan if learner.steps > 7 else 1))
 
-    monkeypatch.setattr(lives.EagerLearner, "step", breaks)
+    monkeypatch.setattr(life_training.EagerLearner, "step", breaks)
     row = row_of(train_life(place(few, tmp_path), ASKED))
     assert row["valid_loss"][3:] == [None] * 3 and None not in row["valid_loss"][:3]
     assert row["decayed_loss"][5] is None and row["decayed_loss"][1] is not None
@@ -151,7 +153,7 @@ def test_a_loss_is_of_the_report_that_it_stands_at(
         for report in train(config, data, dataclasses.replace(segment, steps=min(segment.steps, steps)), **more):
             yield report if report.steps == segment.steps else dataclasses.replace(report, ended="lease")
 
-    monkeypatch.setattr(lives, "train", cut)
+    monkeypatch.setattr(life_training, "train", cut)
     with pytest.raises(UserError, match="2 of 4 steps in the seconds that there were"):
         list(train_life(at, ASKED))
     short[0] = 100
@@ -165,7 +167,7 @@ def test_a_loss_is_of_the_report_that_it_stands_at(
 
 
 def test_without_a_step_time_or_seconds_nothing_is_lived(few: dict[str, tuple], tmp_path: Path) -> None:
-    hasty = dataclasses.replace(place(few, tmp_path), ends=time.monotonic() + lives.END_SECONDS)
+    hasty = dataclasses.replace(place(few, tmp_path), ends_at=time.monotonic() + life_training.END_SECONDS)
     with pytest.raises(UserError, match="0 of 2 steps in the seconds that there were: go on with --resume"):
         list(train_life(hasty, ASKED))
     with pytest.raises(UserError, match="its step time was not measured"):
@@ -211,12 +213,12 @@ def test_all_lives_are_of_one_precision_and_come_after_their_step_times(known_pr
     at = [place for place, point in enumerate(found) if point.asked["measure"] == "curve"]
     assert len(at) == len(SHAPES) and at[0] >= len(SHAPES)
     for first in at:
-        known = CURVES.told(found[first], rows_of(found[:first]))
+        known = CURVES.settings_for(found[first], rows_of(found[:first]))
         assert known == {"step_seconds": min(row["step_seconds"] for row in rows_of(found[: at[0]])
                                              if row["config"] == found[first].config)}  # fmt: skip
     short = points(HERE, settings(scale=0.01))
     assert [point.asked["seconds"] for point in short] == pytest.approx([p.asked["seconds"] / 100 for p in found])
-    assert all(point.seconds > point.least > 0 for point in [*found, *short])
+    assert all(point.seconds > point.least_seconds > 0 for point in [*found, *short])
 
 
 def test_five_go_on_the_best_and_those_that_will_be(known_prices: None) -> None:
@@ -243,7 +245,7 @@ def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(known_
     rows = rows_of(first) + rows_of(further(rows_of(first)))
     (tmp_path / curves.TABLE).write_text(CURVES.files(rows)[curves.TABLE])
     (table,) = load_tables(tmp_path / curves.TABLE)
-    assert isinstance(table, Table) and table.own_mode and len(table.curves) == len(SHAPES)
+    assert isinstance(table, Table) and table.is_own_mode and len(table.curves) == len(SHAPES)
     assert sorted(len(curve.losses) for curve in table.curves) == [120] * 11 + [1200] * 5
     for curve in table.curves:
         assert curve.step_seconds == pytest.approx(curve.parameters / 1e8, rel=1e-5) and curve.memory_bytes == 1e6
@@ -257,9 +259,9 @@ def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(known_
 def test_a_decay_stands_under_the_time_that_is_nearest_to_its_own(step: float, lost: int | None) -> None:
     """Also where a step is longer than the shortest life, and where an earlier decay diverged."""
     scale = 0.01
-    asked = {"measure": "curve", "seconds": scale * curves.LIFE, "report_every": scale * lives.REPORT_SECONDS}
-    life = lives.Life(step_seconds=step, every=max(1, int(asked["report_every"] / step)), memory_bytes=1)
-    ends = sorted({life.report_at(end) for end in lives.ends_of(asked["seconds"], asked["report_every"])})
+    asked = {"measure": "curve", "seconds": scale * curves.LIFE, "report_every": scale * life_training.REPORT_SECONDS}
+    life = life_training.Life(step_seconds=step, every=max(1, int(asked["report_every"] / step)), memory_bytes=1)
+    ends = sorted({life.report_at(end) for end in life_training.ends_of(asked["seconds"], asked["report_every"])})
     taken = {at: at * life.every * step for at in ends}
     losses = {at: None if place == lost else taken[at] for place, at in enumerate(ends)}
     row: Row = {
@@ -271,7 +273,7 @@ def test_a_decay_stands_under_the_time_that_is_nearest_to_its_own(step: float, l
               if name.startswith("decayed")}  # fmt: skip
     assert sorted(headed.values()) == sorted(f"{loss:.4f}" for loss in losses.values() if loss is not None)
     for end, cell in headed.items():
-        others = [scale * other for other in lives.ends_of(curves.LIFE, lives.REPORT_SECONDS)]
+        others = [scale * other for other in life_training.ends_of(curves.LIFE, life_training.REPORT_SECONDS)]
         assert end == min(others, key=lambda other: abs(math.log(other / float(cell))))
 
 
@@ -284,24 +286,24 @@ class OfThisProcess:
     def __init__(self, devices: int, orders: RankSetup, desk: Any, gpus: float, hold: Hold) -> None:
         self.orders, self.hold = orders, hold
 
-    def come_up(self) -> None:
+    def wait_until_ready(self) -> None:
         self.hold.charge("start")
 
     def do(self, task: Task) -> Row:
         config, folder = dataclasses.replace(self.orders.config, **task.changes), self.orders.folder / task.trial
         ends = time.monotonic() + task.seconds
         for said in self.orders.work(
-            TaskContext(config=config, data=self.orders.data, device=CPU, folder=folder, ends=ends), task.asked
+            TaskContext(config=config, data=self.orders.data, device=CPU, folder=folder, ends_at=ends), task.asked
         ):
             lives = task.asked["measure"] == "curve" and task.changes | task.asked
             if lives and lives not in self.interrupted and list(folder.glob("step-*")):
                 self.interrupted.append(lives)
                 raise KeyboardInterrupt
-            self.hold.charge(said.what)
+            self.hold.charge(said.kind)
         assert said.row is not None
         return said.row
 
-    def dismiss(self) -> None:
+    def shut_down(self) -> None:
         pass
 
 
@@ -312,7 +314,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
     for name, value in {"SHAPES": ((16, 4, 1, 0.0), (16, 4, 2, 0.1)), "LONG": 1, "LONG_LIFE": 2 * curves.LIFE}.items():
         monkeypatch.setattr(curves, name, value)
     steps = itertools.count(step=0.006)
-    monkeypatch.setattr(lives, "CLOCKS", {"cpu": (lambda: next(steps), 1)})
+    monkeypatch.setattr(life_training, "CLOCKS", {"cpu": (lambda: next(steps), 1)})
     monkeypatch.setattr(runner, "start_mailbox", lambda: (None, None))
     monkeypatch.setattr(runner, "ray", SimpleNamespace(put=lambda data: data, shutdown=lambda: None))
     monkeypatch.setattr(runner, "WorkerGroup", OfThisProcess)
@@ -326,7 +328,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
     assert found == [runner.INTERRUPTED] * 3 + [0]
     (table,) = load_tables(study / curves.TABLE)
     ends = sorted(sum(map(math.isfinite, curve.decayed)) for curve in table.curves)
-    assert table.own_mode and ends[1] == ends[0] + 1 and min(curve.sound for curve in table.curves) > 1
+    assert table.is_own_mode and ends[1] == ends[0] + 1 and min(curve.finite_reports for curve in table.curves) > 1
     rows = [json.loads(line) for line in (study / curves.TABLE).read_text().splitlines()]
     assert all(len(row["decayed_loss"]) == len(row["valid_loss"]) for row in rows)
     assert {row["tokens_per_report"] / row["steps_per_report"] for row in rows} == {256}

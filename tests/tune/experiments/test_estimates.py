@@ -22,7 +22,7 @@ def measured(asked: dict[str, Any], **config: Any) -> dict[str, Any]:
     """The row that the work ends with, as the bench keeps it."""
     whole: Any = SHAPE | config
     place = TaskContext(config=Config(family="nanogpt", **whole), data=None, device=torch.device("cpu"), folder=Path(),
-                  ends=math.inf)  # type: ignore[arg-type]  # fmt: skip
+                  ends_at=math.inf)  # type: ignore[arg-type]  # fmt: skip
     *_, last = work(place, asked)
     assert last.row is not None
     return {"asked": asked, "config": whole, "devices": 1} | last.row
@@ -63,7 +63,7 @@ def test_every_batch_of_both_is_asked_for_and_a_limit_is_passed_on():
         own = [point.asked for point in asked if point.asked["measure"] == what and point.config == SHAPE]
         assert [each["batch"] for each in own] == list(BATCHES)
     assert {point.asked.get("memory_limit") for point in asked if point.asked["measure"] == "model"} == {4 * 10**9}
-    assert all(point.least <= point.seconds for point in asked)
+    assert all(point.least_seconds <= point.seconds for point in asked)
 
 
 def test_a_gpus_counters_are_asked_for_where_there_is_a_gpu():

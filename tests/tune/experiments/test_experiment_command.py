@@ -158,8 +158,8 @@ def searched(texts: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     shares, vary = {"translation": 0.4, "nanogpt": 0.6}, {"learning_rate": (0.002, 0.004)}
     folder = tmp_path_factory.mktemp("searched")
     world = World(folder, cap=600, slots=2, shares=shares, suggestions=lambda: Sampled(vary))
-    world.journal.note(settings=Settings(budget=600, families=shares, seed=7, **texts).stored(), families=shares)
-    world.journal.note(recipes={"nanogpt": {"context": 128, "batch_tokens": 768, "learning_rate": 0.1}})
+    world.journal.write_facts(settings=Settings(budget=600, families=shares, seed=7, **texts).stored(), families=shares)
+    world.journal.write_facts(recipes={"nanogpt": {"context": 128, "batch_tokens": 768, "learning_rate": 0.1}})
     world.run()
     for row in world.journal.rows("SELECT trial, config FROM trials"):
         config = {name: value for name, value in json.loads(row["config"]).items() if name != "number"}
@@ -203,7 +203,7 @@ def test_reports_are_repeated_with_dropout_at_once_and_curves_are_a_searchs(text
 
 def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
     with closing(Journal(tmp_path, new=True)) as journal:
-        journal.note(experiment="scaling")
+        journal.write_facts(experiment="scaling")
         for row in all_rows():
             journal.insert("rows", {"at": 1.0, "experiment": "scaling", "value": json.dumps(row)})
     titles = [table.title for table in final_tables(EXPERIMENTS["scaling"], all_rows())]
@@ -217,12 +217,12 @@ def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
 
 def test_what_has_no_tables_is_one_line(tmp_path, capsys):
     said = dict.fromkeys((tmp_path, tmp_path / "empty"), "is no study of an experiment")
-    World(tmp_path, cap=600, slots=2).journal.note(settings={})
+    World(tmp_path, cap=600, slots=2).journal.write_facts(settings={})
     for name in ("ablation", "stages"):
         said[tmp_path / name] = f"has no row of {name} yet that makes a table: go on with it"
         (tmp_path / name).mkdir()
         with closing(Journal(tmp_path / name, new=True)) as journal:
-            journal.note(experiment=name, corpora={})
+            journal.write_facts(experiment=name, corpora={})
     for folder, why in said.items():
         assert cli.main(ExperimentSettings, ["--tables", str(folder), "--csv"]) == 2
         told = capsys.readouterr().err
@@ -231,12 +231,12 @@ def test_what_has_no_tables_is_one_line(tmp_path, capsys):
 
 def test_what_has_no_winner_is_one_line(tmp_path, capsys):
     settings = Settings(budget=600, families="nanogpt")
-    World(tmp_path, cap=600, slots=2).journal.note(settings=settings.stored(), families={"nanogpt": 1.0})
+    World(tmp_path, cap=600, slots=2).journal.write_facts(settings=settings.stored(), families={"nanogpt": 1.0})
     for name in ("made", "loop", "empty"):
         (tmp_path / name).mkdir()
     for family in ("made", "loop"):
         world = World(tmp_path / family, cap=600, slots=2, shares={family: 1.0})
-        world.journal.note(settings={"budget": "10m"}, families={family: 1.0})
+        world.journal.write_facts(settings={"budget": "10m"}, families={family: 1.0})
         world.run()
     for folder, named, said in (
         (tmp_path, [], "has no winner of nanogpt, as no trial reached a rung: go on with it"),

@@ -93,9 +93,9 @@ def test_the_batch_is_the_recipes_or_the_one_that_is_set_and_the_rate_follows_it
 def worked(data: TextData, folder: Path, asked: dict[str, Any], seconds: float = LATE, **config: Any) -> dict[str, Any]:
     """The row of one point, in this process."""
     made = Config(family="nanogpt", **SMALL, **config)
-    place = TaskContext(config=made, data=data, device=CPU, folder=folder, ends=time.monotonic() + seconds)
+    place = TaskContext(config=made, data=data, device=CPU, folder=folder, ends_at=time.monotonic() + seconds)
     *before, last = work(place, asked)
-    assert [said.what for said in before] == ["start", *["steps"] * (len(before) - 1)] and last.what == "evaluation"
+    assert [said.kind for said in before] == ["start", *["steps"] * (len(before) - 1)] and last.kind == "evaluation"
     return {"key": json.dumps(asked), "devices": 1, "asked": asked, "config": config} | json.loads(json.dumps(last.row))
 
 

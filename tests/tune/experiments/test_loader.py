@@ -35,7 +35,7 @@ def place(text_data: TextData, monkeypatch: pytest.MonkeyPatch) -> TaskContext:
     monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
     monkeypatch.setattr(loader, "BATCHES", 3)
     return TaskContext(
-        config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=math.inf
+        config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends_at=math.inf
     )
 
 
@@ -46,7 +46,7 @@ def test_as_many_workers_as_there_are_cores_unless_asked_for_more_and_their_core
     for few in (asked(CORES, oversubscribe=True), asked(GPU)):
         assert few[0].asked["workers"] == list(range(11))
     least, most = asked(CORES)[0], asked(CORES, oversubscribe=True)[0]
-    assert most.least > 2 * least.least and most.seconds > most.least
+    assert most.least_seconds > 2 * least.least_seconds and most.seconds > most.least_seconds
 
 
 def test_text_in_a_running_loop_with_workers_and_without_beside_our_own(place):
@@ -126,8 +126,8 @@ def test_samples_are_the_rows_of_an_epoch_each_once(config, data, request):
     config, data = request.getfixturevalue(config), request.getfixturevalue(data)
     batches = FAMILIES[config.family].training_batches(config, data, torch.device("cpu"))
     samples = Samples(batches)
-    epoch = Batch.joined([next(batches) for _ in range(len(batches))])
-    apart = Batch.joined([samples[number] for number in range(len(samples))])
+    epoch = Batch.concatenate([next(batches) for _ in range(len(batches))])
+    apart = Batch.concatenate([samples[number] for number in range(len(samples))])
     assert torch.equal(apart.inputs[0], epoch.inputs[0]) and torch.equal(apart.targets, epoch.targets)
     assert len(samples) == len(epoch.targets) and apart.tokens == epoch.tokens
 

@@ -16,7 +16,7 @@ from tune.arithmetic import mean_interval, ratio
 from tune.experiments import parallel_timing
 from tune.experiments.parallel_timing import LEAST_ROUNDS, MOST_ROUNDS, in_rounds, in_turns, undisturbed
 
-LEARNER: Any = SimpleNamespace(device=torch.device("cpu"), wait=lambda: None)
+LEARNER: Any = SimpleNamespace(device=torch.device("cpu"), synchronize=lambda: None)
 
 
 class Clock:

@@ -46,7 +46,7 @@ from tune.store.journal import Journal, connect
 CAP, PATIENCE_SECONDS = 7200.0, 600.0
 STEPS, EVERY = 30, 10
 POINTS = [
-    Point(devices=2, asked=asked, seconds=PATIENCE_SECONDS, least=PATIENCE_SECONDS / 4)
+    Point(devices=2, asked=asked, seconds=PATIENCE_SECONDS, least_seconds=PATIENCE_SECONDS / 4)
     for asked in ({"measure": "steps", "rows": 16}, {"measure": "training", "steps": STEPS, "every": EVERY})
 ]
 """With far more seconds than they need, also where processes take minutes to start: what is not used is released."""
@@ -62,11 +62,11 @@ def dies(place: TaskContext, asked: dict[str, Any], driver: int) -> Iterator[Mes
         if asked["measure"] == "training" and dist.get_rank() == 0:
             place.folder.mkdir(parents=True, exist_ok=True)
             with told.open("a") as file:
-                file.write(f"{said.what}\n")
-            if said.what == "steps" and told.read_text().count("start") == 2:
+                file.write(f"{said.kind}\n")
+            if said.kind == "steps" and told.read_text().count("start") == 2:
                 os.kill(driver, signal.SIGKILL)
                 threading.Event().wait()
-        elif asked["measure"] == "training" and said.what == "steps" and not mark.exists():
+        elif asked["measure"] == "training" and said.kind == "steps" and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         yield said
@@ -136,7 +136,7 @@ def test_every_device_second_is_charged_once_on_every_device_alike_and_inside_th
 def test_only_what_more_time_measures_is_tried_again_and_has_that_remedy(tmp_path: Path) -> None:
     """All words of a row that more time mends name --resume."""
     reasons = {1: None, 2: TOO_LATE, 3: "DataParallel: there is no GPU here"}
-    points = [Point(devices=1, asked={"rows": rows}, seconds=1.0, least=1.0) for rows in range(5)]
+    points = [Point(devices=1, asked={"rows": rows}, seconds=1.0, least_seconds=1.0) for rows in range(5)]
     with closing(Journal(tmp_path, new=True)) as journal:
         for number, why in reasons.items():
             row = {"key": points[number].key} | ({"skipped": why} if why else {})
@@ -161,7 +161,7 @@ def test_a_point_may_take_what_those_before_it_left_and_nothing_of_those_after_i
 
 def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lest --resume with the same cap says the same again; the first time it is given no more than it may take."""
-    asked, made = Point(devices=1, asked={"rows": 32}, seconds=20.0, least=5.0), list[float]()
+    asked, made = Point(devices=1, asked={"rows": 32}, seconds=20.0, least_seconds=5.0), list[float]()
 
     class Group:
         """Of processes that never have enough time."""
@@ -171,9 +171,9 @@ def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, m
         def __init__(self, devices: int, orders: object, desk: object, gpus: int, hold: Any) -> None:
             self.hold, self.watch = hold, None
 
-        def come_up(self) -> None: ...
+        def wait_until_ready(self) -> None: ...
 
-        def dismiss(self) -> None: ...
+        def shut_down(self) -> None: ...
 
         def do(self, task: Any) -> dict[str, Any]:
             made.append(task.seconds)

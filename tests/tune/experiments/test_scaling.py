@@ -189,8 +189,8 @@ def test_no_point_is_given_less_than_its_first_rounds_take(experiment, price, mo
             return {name: price}
 
         turns = {f"way {place}": partial(turn, f"way {place}", each) for place, each in enumerate(calls)}
-        rounds = parallel_timing.in_rounds(turns, lambda least=point.least, spent=spent: least - sum(spent))
-        assert min(map(len, rounds.values())) >= parallel_timing.LEAST_ROUNDS and point.least <= point.seconds
+        rounds = parallel_timing.in_rounds(turns, lambda least=point.least_seconds, spent=spent: least - sum(spent))
+        assert min(map(len, rounds.values())) >= parallel_timing.LEAST_ROUNDS and point.least_seconds <= point.seconds
 
 
 def test_a_price_is_of_a_ranks_part_of_the_batch_and_none_is_known_of_ones_own_family(known_prices, monkeypatch):
@@ -234,13 +234,13 @@ def place(small_text: Config, text_data: TextData, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield TaskContext(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=math.inf)
+    yield TaskContext(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends_at=math.inf)
     dist.destroy_process_group()
 
 
 def test_a_way_is_measured_in_turns_with_the_default(place):
     start, last = data_parallel.work(place, {"way": "static_graph", "value": True})
-    assert (start.what, last.what) == ("start", "steps")
+    assert (start.kind, last.kind) == ("start", "steps")
     found = json.loads(json.dumps(last.row))
     assert set(found["rounds"]) == {"default", "other"} and len(found["rounds"]["default"]) == 5
     assert found["distance"] < 1e-6 and found["times"][1] <= found["times"][0] <= found["times"][2]

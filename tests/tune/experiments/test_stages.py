@@ -51,7 +51,7 @@ def test_either_way_takes_its_steps_and_has_its_stages(
 ):
     def place(seconds: float) -> TaskContext:
         ends = time.monotonic() + seconds
-        return TaskContext(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
+        return TaskContext(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends_at=ends)
 
     *_, last = work(place(3600.0), {"way": way, "steps": 4})
     row = {"asked": {"way": way}, "config": {"precision": "fp32"}} | last.row

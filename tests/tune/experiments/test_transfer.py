@@ -76,7 +76,7 @@ def test_what_is_fixed_is_not_varied_and_scale_shortens() -> None:
 
 def test_what_diverged_is_never_the_best_and_costs_everything() -> None:
     found = LossesByRate({0.0: 1.0, 1.0: math.inf, -1.0: 2.0})
-    assert found.best == 0 and found.optimum == 0 and found.bracketed
+    assert found.best == 0 and found.optimum == 0 and found.is_bracketed
 
 
 @pytest.mark.parametrize("spacing", [1.0, 0.5])
@@ -84,9 +84,9 @@ def test_the_optimum_of_a_parabola_is_its_vertex(spacing: float) -> None:
     for vertex in (-1.3, 0.0, 0.49, 2.2):
         rates = [spacing * step + 0.01 * (step % 2) for step in range(-9, 9)]
         found = LossesByRate({rate: 3 + 0.7 * (rate - vertex) ** 2 for rate in rates})
-        assert found.optimum == pytest.approx(vertex) and found.bracketed
+        assert found.optimum == pytest.approx(vertex) and found.is_bracketed
     end = LossesByRate({0.0: 1.0, 1.0: 2.0})
-    assert end.optimum == 0 and not end.bracketed, "at an end nothing is known between"
+    assert end.optimum == 0 and not end.is_bracketed, "at an end nothing is known between"
 
 
 def test_drift_and_regret_are_those_that_the_rows_were_made_with() -> None:

@@ -47,7 +47,7 @@ def bare(*, seconds: float = 600.0, more: bool = True, first: float | None = Non
 
     shape = framed(**frame)
     policy = SuccessiveHalving(shape, shape.fit(seconds, first=first), price)
-    policy.more = more
+    policy.has_more = more
     return policy
 
 
@@ -55,8 +55,8 @@ def reach(policy: SuccessiveHalving, trial: str, *losses: float, telling: bool =
     """A trial climbs on, one rung a loss."""
     before = policy.trials[trial].rung if trial in policy.trials else -1
     for rung, loss in enumerate(losses, before + 1):
-        policy.promoted(trial, rung, policy.ladder.cost(rung))
-        policy.reported(trial, rung, loss, telling=telling)
+        policy.on_promoted(trial, rung, policy.ladder.cost(rung))
+        policy.on_reported(trial, rung, loss, telling=telling)
 
 
 def left(seconds: float = 500.0, running: int = 0, **more: Any) -> BudgetLeft:
@@ -105,11 +105,11 @@ class Alone(Played):
         )
         return PowerLaw(
             step_seconds=self.step, floor=rng.uniform(1, 2), nats=rng.uniform(1, 3), power=rng.uniform(0.2, 0.6),
-            most=self.most, diverges=sound, parameters=round(10 ** rng.uniform(4, 7)),
-            turns=(self.turning[0] if math.isinf(self.turning[1]) else rng.uniform(*self.turning)) / self.step,
+            max_steps=self.most, diverges=sound, parameters=round(10 ** rng.uniform(4, 7)),
+            turning_steps=(self.turning[0] if math.isinf(self.turning[1]) else rng.uniform(*self.turning)) / self.step,
         )  # fmt: skip
 
-    def decided(self, *actions: str) -> list[Any]:
+    def on_decision(self, *actions: str) -> list[Any]:
         """The decisions of these kinds, in their order; all of them where none is named."""
         return [row for row in self.rows("SELECT * FROM decisions") if not actions or row["action"] in actions]
 
@@ -156,7 +156,7 @@ class Search(Alone):
             close_what_a_kill_left_open(going_on)
         super().__init__(**about)
         terms = Terms(cap=self.seconds, deadline=None, processor="one", families={"alone": self.seconds})
-        self.notes = restore(self.engine, going_on, terms, self.newest) if going_on else self.engine.agree(terms)
+        self.notes = restore(self.engine, going_on, terms, self.newest) if going_on else self.engine.apply_terms(terms)
 
     def course(self, trial: str, family: str, config: Mapping[str, Any]) -> Any:
         """How a trial trains."""

@@ -40,7 +40,7 @@ class Loops(Played):
         folder.mkdir(exist_ok=True)
         journal, there = opened(folder)
         if not there:
-            journal.note(**facts_of(settings, devices, {}))
+            journal.write_facts(**facts_of(settings, devices, {}))
         clock, context = Clock(), make_loop_context(settings, devices)
         engine = make_engine(context, journal, [], now=clock, elapsed=elapsed)
         super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
@@ -67,12 +67,12 @@ class Loops(Played):
         )  # fmt: skip
         lease, fault = Lease(terms, heard.append, clock=lambda: now), str(config.get("fault", "none"))
         now += START if run.fresh_slot else 0.5
-        lease.begins()
+        lease.end_setup()
         step = 0 if lease.checkpoint is None else json.loads((lease.checkpoint / "state.json").read_text())
         returned = self.at_once and lease.checkpoint is not None
         if returned:
-            lease.returned()
-        while not returned and not lease.done():
+            lease.on_return()
+        while not returned and not lease.is_over():
             now += self.gap * float(config["width"]) / 5 * self.chance.uniform(0.8, 1.2)
             step += 1
             if self.broken:
@@ -88,7 +88,7 @@ class Loops(Played):
                 self.raised[assignment.lease] = "error: its train raised RuntimeError: mine"
                 return now - assignment.opened
             if fault == "returns" and step == 6:
-                lease.returned()
+                lease.on_return()
                 break
             loss = (1 + 0.2 * math.sin(step)) / (1 + step * float(config["rate"]))
             loss = math.nan if fault == "diverges" and step == 4 else loss
@@ -108,11 +108,11 @@ class Loops(Played):
     def end(self, assignment: Assignment) -> None:
         """What its worker says."""
         if assignment.lease in self.raised:
-            self.engine.raised(assignment.trial, self.raised.pop(assignment.lease))
+            self.engine.on_error(assignment.trial, self.raised.pop(assignment.lease))
             return
         report = self._outcomes.pop(assignment.lease)
         assert isinstance(report, Report)
-        self.engine.report(assignment.trial, report)
+        self.engine.on_report(assignment.trial, report)
 
     def values(self) -> list[Mapping[str, Any]]:
         """The ranking."""

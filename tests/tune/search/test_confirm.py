@@ -63,7 +63,7 @@ def test_two_are_trained_alike_with_seeds_of_their_own_and_one_of_them_has_the_l
         of: each.pop() * (1 if "rungs" in scenario else records[of].step_seconds or 0.0) for of, each in steps.items()
     }
     assert min(ends.values()) == pytest.approx(max(ends.values()), rel=0.03)
-    finished = [row["trial"] for row in search.decided("finish")]
+    finished = [row["trial"] for row in search.on_decision("finish")]
     assert finished[0] == next(iter(pairs)) and not {name for names in pairs.values() for name in names} & {*finished}
 
 
@@ -104,8 +104,8 @@ def compared(frame: Frame, seconds: float, price: float = 10.0) -> HalvingWithCo
     for trial, loss in (("a", 3.0), ("b", 4.0)):
         reach(policy, trial, loss)
     for anew, of in (("c", "a"), ("d", "b")):
-        policy.confirming(anew, of)
-        policy.finished(anew)
+        policy.on_confirming(anew, of)
+        policy.on_finished(anew)
     return policy
 
 
@@ -113,7 +113,7 @@ def test_another_comparison_has_its_part_of_what_is_new() -> None:
     frame = framed(seeds=1)
     policy = compared(frame, 600.0)
     for seconds, more in ((600.0, 0.0), (660.0, 60.0), (1200.0, 600.0)):
-        assert policy.refitted(seconds).confirm == pytest.approx(frame.fit(seconds).confirm * more / seconds)
+        assert policy.make_ladder(seconds).confirm == pytest.approx(frame.fit(seconds).confirm * more / seconds)
 
 
 @pytest.mark.parametrize(("seeds", "again"), [(2, True), (16, False)])
@@ -144,7 +144,7 @@ def test_the_steps_of_each_leave_time_for_its_end_as_long_as_a_third_is_left_for
         seconds=600.0, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), closing=lambda step: closing
     )
     record = TrialRecord(family="alone", config={"number": 1}, steps=100, step_seconds=STEP)
-    goal = family.anew(Confirm("a", "b", 1, 60.0, ""), record, record).goal
+    goal = family.confirming_record(Confirm("a", "b", 1, 60.0, ""), record, record).goal
     assert goal is not None and 20.0 - STEP <= goal * STEP <= max(20.0, 60.0 - OVERHEAD - closing)
 
 
@@ -152,7 +152,10 @@ def test_any_seed_of_a_study_has_others_after_it_that_are_seeds() -> None:
     """Also the last one that there is."""
     family = Family(seconds=600.0, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), seed=SEEDS - 1)
     record = TrialRecord(family="alone", config={"number": 1}, steps=100, step_seconds=STEP)
-    seeds = {family.anew(Confirm("a", "b", number, 60.0, ""), record, record).config["seed"] for number in (1, 2)}
+    seeds = {
+        family.confirming_record(Confirm("a", "b", number, 60.0, ""), record, record).config["seed"]
+        for number in (1, 2)
+    }
     assert seeds == {0, 1}
 
 
@@ -175,8 +178,8 @@ def test_where_the_wall_clock_leaves_no_time_for_such_a_training_none_begins() -
 
 def test_a_leader_that_is_past_its_best_in_its_last_segment_has_no_other() -> None:
     policy = compared(framed(seeds=1), 600.0, price=1e6)
-    policy.finishing("a")
-    policy.turned("a", 2.5, 60.0)
+    policy.on_finishing("a")
+    policy.on_turned("a", 2.5, 60.0)
     move = policy.decide(left(300.0))
     assert not isinstance(move, Finish) or move.trial == "b"
 
@@ -187,7 +190,7 @@ def test_before_a_deadline_a_slot_waits_without_which_they_would_not_end_in_time
     policy = HalvingWithConfirmation(frame, frame.fit(1200.0, 600.0), lambda trial, rung: 1e6)
     for trial in "abc":
         reach(policy, trial, 3.0)
-    policy.promoted("c", policy.ladder.top, 1.0)
+    policy.on_promoted("c", policy.ladder.top, 1.0)
     wall = times * (2 * policy.ladder.confirm + policy.ladder.kept)
     assert isinstance(policy.decide(left(2.1 * policy.ladder.confirm, running=1, wall=wall)), move)
 
@@ -199,7 +202,7 @@ def test_where_time_was_lost_before_a_deadline_the_leader_has_what_these_would_n
     ends = search.clock.now + wall
     search.engine.wall_left = lambda: ends - search.clock.now
     search.run()
-    assert len(search.decided("finish")) == 1 and ends - 10.0 < search.clock.now <= ends
+    assert len(search.on_decision("finish")) == 1 and ends - 10.0 < search.clock.now <= ends
 
 
 def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_another_with_new_seeds(
@@ -211,7 +214,7 @@ def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_anoth
         return World(tmp_path, cap=cap, slots=1, shares={"nanogpt": 1.0}, confirm=2)
 
     first, kills = world(600), 0
-    while not first.engine.done:
+    while not first.engine.is_done:
         while first.begin():
             pass
         running = [first.engine.trials[name] for name in first.engine.running]
@@ -222,7 +225,7 @@ def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_anoth
             assert first.told == [] and {name: records_of(first, name) for name in before} == before
             while first.begin():
                 pass
-        if not first.engine.done:
+        if not first.engine.is_done:
             first.go_on()
     assert kills == 4 and {len(names) for names in anew(first).values()} == {2}
     assert first.spent <= 600
@@ -261,9 +264,9 @@ class Knowing(Numbered):
         self.known.add(trial)
         return super().suggest(trial)
 
-    def tried(self, trial: str, config: dict[str, Any]) -> None:
+    def note_tried(self, trial: str, config: dict[str, Any]) -> None:
         self.known.add(trial)
-        super().tried(trial, config)
+        super().note_tried(trial, config)
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         assert trial in self.known

@@ -64,7 +64,7 @@ class Made:
         self.engine: Engine = make_engine(self.context, self.journal, [], now=clock, elapsed=0.0)
         terms = make_terms(self.context, self.engine)
         self.told = restore(self.engine, self.journal, terms, model_resume_checkpoint) if there else []
-        self.journal.note(**self.context.facts())
+        self.journal.write_facts(**self.context.facts())
         self.family = self.engine.families["nanogpt"]
         self.simulation = Simulation(self.engine, clock, COSTS, self.course)
 
@@ -262,7 +262,7 @@ def test_losses_on_another_subset_of_the_text_are_brought_to_todays_level() -> N
         )  # fmt: skip
         for size in (1e6, 5e5, 2e5, 1e5, 5e4, 2e4):
             trial = f"{size:g}"
-            standings.depart(trial, 0)
+            standings.note_departure(trial, 0)
             at = Progress(size=size, tokens=2e3, seconds=1.0)
             standings.record(trial, 0, times * LAW.loss(size, 2e3), telling=True, progress=at)
         return standings.expected(trial)[0]
@@ -301,12 +301,12 @@ def test_what_cannot_tell_anything_is_refused_in_a_line(asked: Settings, old: Pa
     nothing, damaged = tmp_path / "nothing", shutil.copytree(old, tmp_path / "damaged")
     experiment = shutil.copytree(old, tmp_path / "experiment")
     with Journal(damaged, new=False) as journal:
-        journal.note(recipes={"nanogpt": {"weights": "many"}})
+        journal.write_facts(recipes={"nanogpt": {"weights": "many"}})
     with Journal(experiment, new=False) as journal:
-        journal.note(experiment="methods")
+        journal.write_facts(experiment="methods")
     loop = shutil.copytree(old, tmp_path / "loop")
     with Journal(loop, new=False) as journal:
-        journal.note(recipes={})
+        journal.write_facts(recipes={})
     rules = ("holds no", "damaged", "is of no search", "is of a training loop, and nanogpt is searched")
     for folder, rule in zip((nothing, damaged, experiment, loop), rules, strict=True):
         with pytest.raises(UserError, match=f"^--learn-from: [^\n]*{rule}[^\n]*$"):

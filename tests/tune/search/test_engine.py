@@ -62,9 +62,9 @@ def test_a_driver_that_sleeps_while_it_decides_gives_no_lease_that_nothing_pays_
 
     with monkeypatch.context() as patch:
         patch.setattr(Numbered, "suggest", late)
-        assert world.engine.next() is None
+        assert world.engine.next_assignment() is None
     assert world.total("SELECT COUNT(*) FROM slots") == world.total("SELECT COUNT(*) FROM leases") == 1
-    assert world.engine.slots.kept == 2
+    assert world.engine.slots.count_kept == 2
     again = World(tmp_path, cap=600, slots=2)
     assert again.told == [] and again.run().spent <= 600
     assert again.total("SELECT COUNT(*) FROM reports WHERE final") == 2
@@ -141,7 +141,7 @@ def test_a_trial_whose_end_cannot_be_measured_for_want_of_memory_is_over(tmp_pat
     assignment = world.taken()
     world.now += 9
     report = replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, ended="unmeasured")
-    world.engine.report(assignment.trial, report)
+    world.engine.on_report(assignment.trial, report)
     (row,) = world.rows("SELECT state, reason FROM trials")
     assert row["state"] == "stopped" and row["reason"].startswith("memory")
     world.run()
@@ -171,7 +171,7 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=deadline)
     assignment = world.taken()
     world.now += 7.5
-    world.engine.report(assignment.trial, replace(STOPPED, ended="lease"))
+    world.engine.on_report(assignment.trial, replace(STOPPED, ended="lease"))
     world.run()
     query = "SELECT state, reason FROM trials WHERE trial = ?"
     assert tuple(world.rows(query, assignment.trial)[0]) == states
@@ -187,8 +187,8 @@ def test_what_a_lease_was_too_short_for_waits_for_a_longer_one(tmp_path: Path) -
         leases.append(assignment := world.taken())
         world.now += assignment.seconds
         report = replace(STOPPED, steps=steps, step_seconds=STEP_SECONDS, numbers={"loss": 2.0}, gap=1.0, valid=valid)
-        world.engine.report("t001", replace(report, ended=ended, seconds={"steps": assignment.seconds}))
-    again = world.engine.next()
+        world.engine.on_report("t001", replace(report, ended=ended, seconds={"steps": assignment.seconds}))
+    again = world.engine.next_assignment()
     assert again is None or again.seconds > 1.1 * leases[-1].seconds
 
 
@@ -196,8 +196,8 @@ def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: 
     world = World(tmp_path, cap=1200, slots=2)
     assignment = world.taken()
     world.engine.stopping = "SIGTERM"
-    assert world.engine.next() is None and len(world.engine.running) == 1
-    world.engine.report(assignment.trial, STOPPED)
+    assert world.engine.next_assignment() is None and len(world.engine.running) == 1
+    world.engine.on_report(assignment.trial, STOPPED)
     assert world.engine.trials[assignment.trial].steps == 0
     assert [row["state"] for row in world.rows("SELECT state FROM trials")] == ["paused"]
     assert world.engine.cut_short == {assignment.trial: 0}
@@ -209,9 +209,9 @@ def test_killed_while_it_is_being_stopped_a_search_has_all_its_slots_again(tmp_p
     first, _ = world.taken(), world.taken()
     world.now += 3
     world.engine.stopping = "SIGTERM"
-    world.engine.report(first.trial, STOPPED)
-    assert world.engine.next() is None and world.engine.slots.kept == 1
-    assert World(tmp_path, cap=600, slots=2).engine.slots.kept == 2
+    world.engine.on_report(first.trial, STOPPED)
+    assert world.engine.next_assignment() is None and world.engine.slots.count_kept == 1
+    assert World(tmp_path, cap=600, slots=2).engine.slots.count_kept == 2
 
 
 def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path) -> None:
@@ -220,13 +220,13 @@ def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_pat
     engine.slots.there = lambda: there
     first, second = world.taken(), world.taken()
     there = 1
-    engine.died(second.trial, "error")
-    assert engine.next() is None and not engine.done
+    engine.on_death(second.trial, "error")
+    assert engine.next_assignment() is None and not engine.is_done
     there = 0
-    engine.died(first.trial, "error")
-    assert engine.next() is None and engine.done
+    engine.on_death(first.trial, "error")
+    assert engine.next_assignment() is None and engine.is_done
     there = 2
-    assert {again.trial for _ in range(2) if (again := engine.next())} == {first.trial, second.trial}
+    assert {again.trial for _ in range(2) if (again := engine.next_assignment())} == {first.trial, second.trial}
     assert [engine.trials[each.trial].deaths for each in (first, second)] == [0, 0]
 
 
@@ -238,8 +238,8 @@ def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was
     world.now += max(map(world.length, (first, second)))
     world.end(first)
     there = 1
-    assert engine.next() is None and world.accounting.idle_slots == 0
-    engine.died(second.trial, "error")
+    assert engine.next_assignment() is None and world.accounting.idle_slots == 0
+    engine.on_death(second.trial, "error")
     assert engine.trials[second.trial].deaths == 0
 
 
@@ -250,7 +250,7 @@ def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -
     world.end(assignment)
     assert world.accounting.idle_slots == 1
     world.engine.slots.there = lambda: 0
-    assert world.engine.next() is None
+    assert world.engine.next_assignment() is None
     assert world.accounting.idle_slots == 0 and world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
 
 
@@ -265,8 +265,8 @@ def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up() -> None:
             seconds=600, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), step_seconds=share * shortest,
             warm_up_steps=WARM_UP_STEPS,
         )  # fmt: skip
-        judged.policy.promoted("t001", 0, 1.0)
-        judged.reached("t001", rung, 2.0, NO_PROGRESS)
+        judged.policy.on_promoted("t001", 0, 1.0)
+        judged.note_rung("t001", rung, 2.0, NO_PROGRESS)
         assert judged.policy.trials["t001"].telling == tells
 
 
@@ -275,7 +275,7 @@ def test_a_trial_past_its_best_counts_with_the_weights_that_are_kept_of_it(tmp_p
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
     assignment = world.taken()
     world.now += 9
-    world.engine.report(
+    world.engine.on_report(
         assignment.trial,
         replace(STOPPED, steps=40, ended="turned", valid=Evaluation(loss=3.0), averaged=Evaluation(loss=2.0)),
     )
@@ -299,7 +299,7 @@ def test_only_a_loop_that_came_to_its_end_is_told_to_have(
     assignment = world.taken()
     world.now += 9
     found = {"valid": Evaluation(loss=2.0), "numbers": numbers, "ended": ended}
-    world.engine.report(assignment.trial, replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, **found))
+    world.engine.on_report(assignment.trial, replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, **found))
     (row,) = world.rows("SELECT state, reason FROM trials")
     assert (row["state"], row["reason"]) == ("finished", told)
 
@@ -326,7 +326,7 @@ def test_what_suggests_hears_of_all_that_reached_a_rung_or_an_end_of_their_own_o
     report = replace(
         STOPPED, steps=40, step_seconds=STEP_SECONDS, ended=ended, valid=Evaluation(loss=2.0), seconds={"steps": 8.0}
     )  # fmt: skip
-    world.engine.report(assignment.trial, report)
+    world.engine.on_report(assignment.trial, report)
     assert hearing.heard == [(assignment.trial, 0, 2.0)]
 
 
@@ -349,7 +349,7 @@ def test_a_new_trial_is_expected_to_take_beside_its_steps_what_the_others_took_l
 
 def test_on_another_processor_nothing_counts_that_earlier_studies_took() -> None:
     prices, unknown = CostModel(overhead=9.0, start_up=30.0), CostModel()
-    prices.forget()
+    prices.reset()
     assert (prices.start_up, prices.segment(None, 0.0)) == (unknown.start_up, unknown.segment(None, 0.0))
 
 
@@ -358,7 +358,7 @@ def test_a_trial_keeps_the_small_parts_in_which_it_fitted_where_no_limit_tells_o
     assignment = world.taken()
     assert assignment.micro_batches == 1
     world.now += 6
-    world.engine.report(assignment.trial, replace(STOPPED, steps=9, ended="lease", micro_batches=4, ran_out=True))
+    world.engine.on_report(assignment.trial, replace(STOPPED, steps=9, ended="lease", micro_batches=4, ran_out=True))
     again = world.taken()
     assert (again.trial, again.micro_batches) == (assignment.trial, 4)
 
@@ -381,10 +381,12 @@ def test_a_start_has_its_margin_where_that_is_left_and_never_less_than_its_price
 def test_what_a_new_slot_needs_to_start_is_not_left_for_training(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
     family, account = world.families["nanogpt"], world.accounting
-    new = account.affordable - family.left(account, 1, 1e9).seconds
+    new = account.affordable - family.seconds_left(account, 1, 1e9).seconds
     world.run(1)
     assert new == pytest.approx(CostModel().start_up) and account.idle_slots == 1
-    assert family.left(account, 1, 1e9).seconds == pytest.approx(min(account.affordable, family.seconds - family.used))
+    assert family.seconds_left(account, 1, 1e9).seconds == pytest.approx(
+        min(account.affordable, family.seconds - family.seconds_used)
+    )
 
 
 @pytest.mark.parametrize("need", [0.0, 0.1, 1e6])
@@ -413,7 +415,7 @@ def test_what_it_took_to_measure_a_trial_at_its_end_is_no_price_of_a_segment(tmp
         seconds={"start": start, "steps": steps, "evaluation": beside + whole},
         whole=Evaluation(loss=2.0, seconds=whole / 2), test=Evaluation(loss=2.0, seconds=whole / 2),
     )  # fmt: skip
-    world.engine.report(assignment.trial, report)
+    world.engine.on_report(assignment.trial, report)
     assert world.families["nanogpt"].cost_model.segment(None, 0.0) == pytest.approx(beside)
 
 
@@ -425,7 +427,7 @@ def test_a_trial_costs_what_its_steps_take_by_now_and_a_loop_reports_as_rarely_a
         assert (assignment.trial, assignment.rung) == ("t001", rung)
         world.now += 9
         report = replace(STOPPED, step_seconds=step_seconds, ended="rung", numbers={"loss": 2.0}, gap=gap)
-        world.engine.report("t001", replace(report, steps=40 * (rung + 1), valid=Evaluation(loss=2.0)))
+        world.engine.on_report("t001", replace(report, steps=40 * (rung + 1), valid=Evaluation(loss=2.0)))
         assert world.engine.trials["t001"].gap == family.gap == 3.0
         prices = [family.cost_model.segment("t001", training) for training in (0.0, 10.0)]
         assert prices[1] - prices[0] == pytest.approx(10.0 * step_seconds / STEP_SECONDS)
@@ -438,9 +440,9 @@ def test_a_lease_of_a_loop_has_time_for_another_report_and_a_new_ones_for_a_rare
     family = Family(seconds=600, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), gap=20.0)
     known, new = (TrialRecord(family="alone", config={}, step_seconds=step) for step in (STEP_SECONDS, None))
     for price in (1.0, 1000.0):
-        wanted = family.wanted(known, price, most)
+        wanted = family.seconds_to_reserve(known, price, most)
         assert wanted >= with_margin(max(price, family.gap)) + LEASE_RESERVE_FACTOR * family.gap
-        assert family.wanted(new, price, most) == max(wanted, min(SLOWER * family.gap, most / 2))
+        assert family.seconds_to_reserve(new, price, most) == max(wanted, min(SLOWER * family.gap, most / 2))
 
 
 @pytest.mark.parametrize("hopeless", [(False, False), (True, False), (True, True)])
@@ -452,6 +454,6 @@ def test_a_search_is_ended_by_errors_only_where_all_its_families_gave_up(
     assert len(engine.families) == 2
     for family, gave_up in zip(engine.families.values(), hopeless, strict=True):
         for trial in range(SAME_ERRORS_TO_GIVE_UP if gave_up else 0):
-            family.policy.promoted(f"{trial}", 0, 1.0)
-            family.policy.ended(f"{trial}", "error: alike")
+            family.policy.on_promoted(f"{trial}", 0, 1.0)
+            family.policy.on_ended(f"{trial}", "error: alike")
     assert engine.ended_by == (ENDED_BY_ERRORS if all(hopeless) else ENDED_BY_CAP)

@@ -74,7 +74,7 @@ def test_among_models_of_one_size_it_is_a_search_for_the_lowest_loss(scenario: d
     found = []
     for rules in (Rules(law=False), Rules(law=False, front=True)):
         search = OneSize(rules=rules, **scenario).run()
-        found.append([[row[name] for name in ("trial", "action", "rung")] for row in search.decided()])
+        found.append([[row[name] for name in ("trial", "action", "rung")] for row in search.on_decision()])
     assert found[0] == found[1]
 
 
@@ -83,7 +83,7 @@ def test_where_the_loss_counts_nothing_depends_on_sizes_but_by_the_law(scenario:
     found = []
     for kind in (Alone, OneSize):
         search = kind(rules=Rules(law=False), **scenario).run()
-        found.append([[tuple(row) for row in search.decided()], search.spent])
+        found.append([[tuple(row) for row in search.on_decision()], search.spent])
     assert found[0] == found[1]
 
 

@@ -94,14 +94,14 @@ def test_a_guess_is_corrected_by_the_one_that_is_nearest_to_it(tmp_path: Path) -
 
 def test_what_the_evaluation_at_an_end_takes_is_part_of_the_price_of_another_training(tmp_path: Path) -> None:
     search = world(tmp_path, slots=1)
-    assert search.engine.next()
+    assert search.engine.next_assignment()
     search.now += 56
     evaluated = Evaluation(loss=2.0, seconds=30.0)
     report = Report(
         steps=400, tokens=400, training_seconds=20.0, step_seconds=STEP_SECONDS, valid=evaluated, whole=evaluated,
         seconds={"start": 5.0, "steps": 20.0, "evaluation": 30.0}, ended="final",
     )  # fmt: skip
-    search.engine.report("t001", report)
+    search.engine.on_report("t001", report)
     assert search.families["nanogpt"].cost_model.segment(None, 0.0) >= 30.0
 
 
@@ -117,7 +117,7 @@ def test_what_was_cut_short_has_what_its_rest_takes_or_leaves_it_to_others(
         steps=half, tokens=half, training_seconds=half * step, step_seconds=step, valid=Evaluation(loss=2.0),
         seconds={"start": 5.0, "steps": half * step, "evaluation": 1.0}, ended="lease",
     )  # fmt: skip
-    search.engine.report(first.trial, report)
+    search.engine.on_report(first.trial, report)
     again = search.taken()
     assert (again.trial == first.trial) == goes_on
     assert again.seconds < 0.5 * first.seconds or not goes_on

@@ -127,7 +127,7 @@ def test_a_loop_that_returns_at_once_after_a_kill_trained_nothing_then_and_at_th
 def test_time_that_is_lost_before_a_deadline_is_made_up_by_a_slot_that_was_of_no_use_before(tmp_path: Path) -> None:
     search = Loops(tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0)
     search.run(4)
-    assert search.engine.slots.kept == 1
+    assert search.engine.slots.count_kept == 1
     again = Loops(
         tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0, elapsed=search.clock.now + 20.0
     ).run()

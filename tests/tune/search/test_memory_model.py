@@ -137,11 +137,11 @@ def test_what_ran_out_of_memory_in_a_search_is_known_not_to_fit(tmp_path: Path, 
     lease, known = world.taken(), world.families["nanogpt"].memory
     world.now += 9
     if parts is None:
-        world.engine.ran_out(lease.trial)
+        world.engine.on_out_of_memory(lease.trial)
     else:
         fits = lease.micro_batches * parts
         report = Report(steps=5, tokens=5, training_seconds=0.5, micro_batches=fits, ran_out=True)
-        world.engine.report(lease.trial, report)
+        world.engine.on_report(lease.trial, report)
     assert known.micro_batches(lease.config) == (parts and lease.micro_batches * parts)
 
 

@@ -90,7 +90,7 @@ def test_what_the_last_two_take_that_are_trained_anew_is_not_foretold_for_the_le
 def test_what_a_decay_gives_another_is_as_sure_as_the_law_was_of_those_that_had_one() -> None:
     search = Search().run()
     (name, tokens), *_ = search.rows("SELECT trial, MAX(tokens) FROM reports WHERE final GROUP BY trial")
-    foretell = search.policy.standings.foretold
+    foretell = search.policy.standings.forecast_at
     first, second, *_ = (each for each in search.policy.trials if foretell(each, tokens) and each != name)
 
     def doubt(*trials: str) -> float:
@@ -115,8 +115,8 @@ def test_whom_the_last_rung_made_worse_is_not_foretold_to_have_the_cap() -> None
     search = Search().run(15)
     leader = search.foretold(over=False).rows[1].trial
     at = search.policy.trials[leader]
-    search.policy.promoted(leader, at.rung + 1, 1.0)
-    search.policy.reported(leader, at.rung + 1, at.losses[at.rung] + 1.1 * TIE, progress=at.progress)
+    search.policy.on_promoted(leader, at.rung + 1, 1.0)
+    search.policy.on_reported(leader, at.rung + 1, at.losses[at.rung] + 1.1 * TIE, progress=at.progress)
     assert search.foretold(over=False).rows[1].trial != leader
 
 
@@ -140,7 +140,7 @@ def test_a_family_has_left_what_its_share_has_and_the_cap_and_the_wall_clock(
     conditions = StudyConditions(
         cap=100.0, families={"one": 0.5, "other": 0.5}, slots=2, share=1.0, deadline=deadline, patient=False, over=False
     )
-    means = conditions.means("one", 1.0, spent=spent, charged=charged, now=now)
+    means = conditions.resources_at("one", 1.0, spent=spent, charged=charged, now=now)
     assert (means.left, means.wall_left) == (left, wall)
 
 
@@ -164,7 +164,7 @@ def test_before_any_trial_was_seen_twice_nothing_is_foretold() -> None:
 def test_where_much_is_asked_of_an_hour_nothing_is_spent_after_the_rungs(slots: int) -> None:
     search = asking(1e9, slots=slots)
     assert search.rows("SELECT * FROM leases WHERE purpose != 'rung'") == []
-    last = search.decided("hand back")[-1]
+    last = search.on_decision("hand back")[-1]
     left = search.seconds - search.spent
     assert last["reason"].endswith(TOO_LITTLE) and left > 0.5 * search.ladder.kept
     assert float(last["reason"].split()[0]) == pytest.approx(left, abs=25.0), "and it says how much"
@@ -183,17 +183,17 @@ def test_the_more_is_asked_of_an_hour_the_more_is_handed_back_and_the_last_secon
     assert spent == sorted(spent, reverse=True) and spent[0] > spent[1] > spent[-1]
     search = asking(gain := 3e-4, seed=seed, seconds=1500.0)
     (end,) = search.rows("SELECT * FROM reports WHERE final")
-    ahead = [search.policy.standings.foretold(end["trial"], end["steps"] * times) for times in (1.0, 1.01)]
+    ahead = [search.policy.standings.forecast_at(end["trial"], end["steps"] * times) for times in (1.0, 1.01)]
     now, then = (each[0] for each in ahead if each)
     assert (now - then) / (0.01 * end["training_seconds"]) == pytest.approx(gain, rel=0.1)
-    finish, hand_back = search.decided("finish", "hand back")
+    finish, hand_back = search.on_decision("finish", "hand back")
     assert finish["reason"].endswith(TOO_LITTLE) and hand_back["reason"].endswith(TOO_LITTLE)
 
 
 def test_without_a_law_the_cap_is_spent_and_that_is_told() -> None:
     search = asking(1e9, sizes=False)
     assert search.spent > 0.97 * search.seconds
-    (finish,) = search.decided("finish")
+    (finish,) = search.on_decision("finish")
     assert finish["reason"].endswith("no law tells what an hour brings")
 
 
@@ -229,7 +229,7 @@ def test_killed_at_any_moment_it_hands_back_as_much(uncut: Search, leases: int) 
     assert not again.notes, "the journal tells all"
     again.run()
     assert end(again) == (end(uncut)[0], pytest.approx(end(uncut)[1], rel=0.1))
-    assert again.decided("hand back")[-1]["reason"].endswith(TOO_LITTLE) and again.spent <= 900.0
+    assert again.on_decision("hand back")[-1]["reason"].endswith(TOO_LITTLE) and again.spent <= 900.0
 
 
 def test_a_last_segment_that_is_cut_short_goes_on_to_the_same_end(uncut: Search) -> None:
@@ -240,9 +240,9 @@ def test_a_last_segment_that_is_cut_short_goes_on_to_the_same_end(uncut: Search)
     seconds = {name: each / 2 for name, each in whole.seconds.items()}
     search.clock.now += sum(seconds.values())
     half = replace(whole, steps=(before + whole.steps) // 2, ended="stopped", seconds=seconds)
-    search.engine.report(lease.trial, half)
+    search.engine.on_report(lease.trial, half)
     search.run()
-    assert search.decided()[-2]["action"] == "go on"
+    assert search.on_decision()[-2]["action"] == "go on"
     assert end(search) == (end(uncut)[0], pytest.approx(end(uncut)[1], rel=0.02))
 
 
@@ -253,7 +253,7 @@ def test_beside_the_leaders_last_segment_no_other_is_trained_that_is_not_expecte
         assert less.spent <= all_of_it.spent and less.best <= all_of_it.best + TIE
         saved += all_of_it.spent - less.spent
         if less.spent < 0.9 * all_of_it.spent:
-            assert any(row["reason"].endswith(TOO_LITTLE) for row in less.decided("hand back"))
+            assert any(row["reason"].endswith(TOO_LITTLE) for row in less.on_decision("hand back"))
     assert saved / 8 > 0.15 * 4800.0
 
 
@@ -261,15 +261,15 @@ def test_a_trial_goes_on_from_before_its_decay_only_to_more_training_than_it_had
     """Also where it climbed meanwhile."""
     for reached in (60.0, 90.0):
         policy = bare(seconds=600.0)
-        policy.promoted("a", 0, 5.0)
-        policy.reported("a", 0, 3.0, progress=Progress(seconds=5.0))
-        policy.finishing("a")
-        policy.finished("a", 100.0)
-        policy.refit(policy.refitted(660.0))
-        policy.resumed({"a": 60.0})
+        policy.on_promoted("a", 0, 5.0)
+        policy.on_reported("a", 0, 3.0, progress=Progress(seconds=5.0))
+        policy.on_finishing("a")
+        policy.on_finished("a", 100.0)
+        policy.refit(policy.make_ladder(660.0))
+        policy.on_resumed({"a": 60.0})
         if reached > 60.0:
-            policy.promoted("a", 1, 30.0)
-            policy.reported("a", 1, 2.9, progress=Progress(seconds=reached))
+            policy.on_promoted("a", 1, 30.0)
+            policy.on_reported("a", 1, 2.9, progress=Progress(seconds=reached))
         moves = [policy.decide(left(ENOUGH * 100.0 - reached + OVERHEAD + beyond)) for beyond in (-0.5, 0.5)]
         assert [type(move) for move in moves] == [HandBack, Finish], moves
 
@@ -288,7 +288,7 @@ def test_a_larger_cap_trains_no_winner_for_less_than_it_had_and_says_how_much_mo
     first = Search(seconds=900.0, seeds=seeds).run()
     small = Search(seconds=950.0, seeds=seeds, journal=first.accounting.journal).run()
     assert small.spent == pytest.approx(first.spent)
-    told = small.decided("hand back")[-1]["reason"]
+    told = small.on_decision("hand back")[-1]["reason"]
     cap = 950.0 + parse_duration(told.split("; it takes ")[1].removesuffix(" more of a slot"))
     enough = Search(seconds=cap, seeds=seeds, journal=small.accounting.journal).run()
     assert 0.99 * cap < enough.spent <= cap

@@ -55,24 +55,26 @@ def outlook(
 
 def test_speeds_of_new_shapes_follow_from_those_that_were_measured() -> None:
     speeds = Speeds.fit([(point, progress(point)) for point in TRIED])
-    assert [speeds.of(point, size(point)) for point in NEW] == pytest.approx([speed(point) for point in NEW], rel=0.15)
+    assert [speeds.tokens_per_second(point, size(point)) for point in NEW] == pytest.approx(
+        [speed(point) for point in NEW], rel=0.15
+    )
 
 
 def test_of_one_trial_all_that_is_known_is_that_larger_ones_are_slower() -> None:
     speeds = Speeds.fit([(TRIED[1], progress(TRIED[1]))])
-    rates = [speeds.of(point, size(point)) for point in sorted(NEW, key=size)]
+    rates = [speeds.tokens_per_second(point, size(point)) for point in sorted(NEW, key=size)]
     assert rates == sorted(rates, reverse=True)
-    assert speeds.of(TRIED[1], size(TRIED[1])) == pytest.approx(speed(TRIED[1]), rel=0.01)
+    assert speeds.tokens_per_second(TRIED[1], size(TRIED[1])) == pytest.approx(speed(TRIED[1]), rel=0.01)
 
 
 def test_earlier_studies_tell_the_powers_and_the_first_trials_the_mean() -> None:
     """With another recipe all was twice as fast."""
     before = [(point, replace(progress(point), seconds=SECONDS / 2)) for point in TRIED]
-    assert [Speeds.fit([], before).of(point, size(point)) for point in NEW] == pytest.approx(
+    assert [Speeds.fit([], before).tokens_per_second(point, size(point)) for point in NEW] == pytest.approx(
         [2 * speed(point) for point in NEW], rel=0.15
     )
     speeds = Speeds.fit([(point, progress(point)) for point in NEW[:2]], before)
-    assert [speeds.of(point, size(point)) for point in NEW[2:]] == pytest.approx(
+    assert [speeds.tokens_per_second(point, size(point)) for point in NEW[2:]] == pytest.approx(
         [speed(point) for point in NEW[2:]], rel=0.15
     )
 
@@ -91,7 +93,7 @@ def test_until_trials_tell_and_among_equals_the_prior_decides() -> None:
 
     shallow = min(NEW, key=lambda point: float(point["layers"]))
     for nothing in (outlook([]), outlook(TRIED[:1], lambda weights, rate: None)):
-        assert nothing.of(NEW) is None and NEW[most_promising(NEW, prior, nothing)] == shallow
+        assert nothing.forecasts(NEW) is None and NEW[most_promising(NEW, prior, nothing)] == shallow
     alike = outlook(TRIED[:1], lambda weights, rate: (2.0, 0.02))
     assert NEW[most_promising(NEW, prior, alike)] == shallow
 
@@ -108,11 +110,11 @@ def test_what_a_rival_is_expected_to_gain_grows_with_how_little_is_known_of_it(o
 def test_a_dimension_may_be_zero_and_a_size_unknown() -> None:
     """Dropout, where none of those that were tried had none."""
     seen = outlook([{**point, "dropout": 0.1} for point in TRIED])
-    for found, before in zip(seen.of(NEW) or [], outlook(TRIED).of(NEW) or [], strict=True):
+    for found, before in zip(seen.forecasts(NEW) or [], outlook(TRIED).forecasts(NEW) or [], strict=True):
         assert found == pytest.approx(before)
     nameless = Outlook(forecast=lambda weights, rate: (2.0, 0.02))
     nameless.tell("t0", TRIED[0], progress(TRIED[0]))
-    assert nameless.of(NEW) is None
+    assert nameless.forecasts(NEW) is None
 
 
 def test_however_many_trials_tell_speeds_are_fitted_to_few_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +128,14 @@ def test_however_many_trials_tell_speeds_are_fitted_to_few_and_seldom(monkeypatc
     seen = outlook([])
     for number in range(2000):
         seen.tell(f"t{number}", TRIED[number % len(TRIED)], progress(TRIED[number % len(TRIED)]))
-        seen.of(NEW)
+        seen.forecasts(NEW)
     assert len(fitted) < 100 and max(fitted) <= 200
 
 
 def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
     seen = outlook([])
     seen.tell("t0", TRIED[0], Progress(tokens=1.0, seconds=1.0))
-    assert seen.of(NEW) is None
+    assert seen.forecasts(NEW) is None
 
 
 def test_where_the_front_counts_what_is_expected_to_add_the_most_to_it_is_favoured() -> None:

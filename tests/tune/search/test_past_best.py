@@ -30,7 +30,7 @@ class Like(Alone):
 
     def course(self, trial: str, *_: Any) -> PowerLaw:
         off = 0.001 * (int(trial[1:]) % 3)
-        return PowerLaw(step_seconds=STEP, floor=2.0 + off, turns=15 / STEP, parameters=1000 * int(trial[1:]))
+        return PowerLaw(step_seconds=STEP, floor=2.0 + off, turning_steps=15 / STEP, parameters=1000 * int(trial[1:]))
 
 
 @pytest.fixture(scope="module", params=[(case, seed) for case in CASES for seed in SEEDS], ids=str)
@@ -46,13 +46,13 @@ def trained(search: Alone) -> dict[str, tuple[float, PowerLaw]]:
 
 
 def test_none_is_trained_past_its_best_by_more_than_a_twentieth_of_the_cap(found: Alone) -> None:
-    past = [(steps - like.turns) * STEP for steps, like in trained(found).values()]
+    past = [(steps - like.turning_steps) * STEP for steps, like in trained(found).values()]
     assert max(past) > 0 and max(past) <= 0.05 * found.seconds
     assert found.spent <= found.seconds
 
 
 def test_what_is_found_is_the_best_of_any_trial_at_any_time(found: Alone) -> None:
-    best = min(like.loss(min(steps, like.turns)) for steps, like in trained(found).values())
+    best = min(like.loss(min(steps, like.turning_steps)) for steps, like in trained(found).values())
     (lowest,) = found.rows("SELECT MIN(valid_loss) AS loss FROM reports WHERE final")
     assert lowest["loss"] <= best + 0.01
 
@@ -61,7 +61,7 @@ def test_what_is_found_is_the_best_of_any_trial_at_any_time(found: Alone) -> Non
 def test_where_none_is_expected_to_gain_the_rest_is_handed_back_and_said(slots: int) -> None:
     search = Like(seconds=900.0, slots=slots).run()
     assert search.spent < 0.8 * search.seconds
-    *_, last = search.decided()
+    *_, last = search.on_decision()
     assert last["action"] == "hand back" and last["reason"].endswith(PAST_BEST)
     lines = spending_lines(search.accounting.journal, cap=search.seconds, spent=search.spent)
     assert [*lines][-1].endswith(f"handed back: {PAST_BEST}")
@@ -71,7 +71,7 @@ def test_where_none_is_expected_to_gain_the_rest_is_handed_back_and_said(slots: 
 def test_after_the_leader_has_turned_others_are_tried() -> None:
     """As long as these may gain: here some turn late."""
     search = Alone(**CASES[0]).run()
-    moves = search.decided("start", "promote", "finish")
+    moves = search.on_decision("start", "promote", "finish")
     first = next(place for place, row in enumerate(moves) if row["action"] == "finish")
     assert {row["action"] for row in moves[first + 1 :]} >= {"start", "finish"}
     assert search.spent >= 0.9 * search.seconds
@@ -82,8 +82,8 @@ def one_turned(other: float) -> SuccessiveHalving:
     policy = bare(more=False)
     reach(policy, "t001", 3.5)
     reach(policy, "t002", other)
-    policy.finishing("t001")
-    policy.turned("t001", 3.0, 60.0)
+    policy.on_finishing("t001")
+    policy.on_turned("t001", 3.0, 60.0)
     return policy
 
 
@@ -128,10 +128,10 @@ def test_who_comes_from_the_middle_hangs_on_no_question_that_was_asked_before(as
     policy = bare(seconds=3000.0, life=200.0, first=10.0)
     for number in range(12):
         reach(policy, f"t{number:03d}", 5.0 + 0.01 * number)
-    policy.promoted("t000", 1, 20.0)
+    policy.on_promoted("t000", 1, 20.0)
     if asked:
         policy.standings.first(0)
-    policy.interrupted("t000")
+    policy.on_interrupted("t000")
     for number in range(1, RUNG_1_LEAST - RUNG_1_APART + 1):
         reach(policy, f"t{number:03d}", 6.0)
     assert policy.standings.first(0) == "t010"  # of t000, t009, t010 and t011
@@ -146,7 +146,7 @@ def test_a_rung_that_a_loss_rises_on_as_dropout_begins_makes_no_trial_past_its_b
     favour = Favour(begins=100.0)
     standings = Standings(lambda rung: 0.0, lambda rung, seconds: 4.0, Rules(), favour=lambda trial: favour)
     for rung, share in enumerate((0.5, 1.0)):
-        standings.depart("t000", rung)
+        standings.note_departure("t000", rung)
         progress = Progress(tokens=share * times * 100.0)
         standings.record("t000", rung, 2.0 + 0.1 * rung, telling=True, progress=progress)
     assert standings.trials["t000"].past_best == past_best
@@ -158,10 +158,10 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
     for trial, losses in told.items():
         for rung, latest in enumerate(losses):
             best = 2.9999 if trial == "gains little" and rung else min(losses[: rung + 1])
-            policy.promoted(trial, rung, policy.ladder.cost(rung))
-            policy.reported(trial, rung, best, progress=Progress(numbers={"loss": latest, "seen": 1.0}))
+            policy.on_promoted(trial, rung, policy.ladder.cost(rung))
+            policy.on_reported(trial, rung, best, progress=Progress(numbers={"loss": latest, "seen": 1.0}))
     assert [trial for trial, each in policy.trials.items() if each.past_best] == ["turned"]
-    policy.more = False
+    policy.has_more = False
     move = policy.decide(left(300.0))
     assert isinstance(move, Promote | Finish) and move.trial == "gains little"
 
@@ -171,13 +171,13 @@ def test_what_a_trial_may_gain_does_not_hang_on_where_zero_is(shift: float) -> N
     standings = Standings(lambda rung: 1.0, lambda rung, seconds: 2.0, Rules())
     for number in range(FEWEST_TURNED + 2):
         trial = f"t{number:03d}"
-        standings.depart(trial, 0)
+        standings.note_departure(trial, 0)
         turns = number <= FEWEST_TURNED
         loss, progress = (2.0 if turns else 1.95) + shift, Progress(tokens=10, seconds=1.0, size=1000)
         standings.record(trial, 0, loss, telling=True, progress=progress)
         if turns:
-            standings.depart(trial, 1)
-            standings.turn(trial, 1.5 + 0.01 * number + shift, 5.0)
+            standings.note_departure(trial, 1)
+            standings.note_turn(trial, 1.5 + 0.01 * number + shift, 5.0)
     assert standings.may_gain(trial, 100.0)
 
 
@@ -191,17 +191,17 @@ def moved(loss: Callable[[int, int], float], configs: int = 10_000, slots: int =
         if isinstance(move, Start | Promote):
             taken = (move.trial, move.rung) if isinstance(move, Promote) else (f"t{len(policy.trials):03}", 0)
             price = policy.ladder.cost(taken[1])
-            policy.promoted(*taken, price)
+            policy.on_promoted(*taken, price)
             running.append(taken)
             moves.append(taken)
-            rest, policy.more = rest - price, len(policy.trials) < configs
+            rest, policy.has_more = rest - price, len(policy.trials) < configs
         elif not running:
             return moves
         else:
-            assert policy.more is False or rest < policy.ladder.kept + policy.ladder.cost(0)
+            assert policy.has_more is False or rest < policy.ladder.kept + policy.ladder.cost(0)
         if len(running) == slots or not isinstance(move, Start | Promote):
             for trial, rung in running:
-                policy.reported(trial, rung, loss(int(trial[1:]), rung))
+                policy.on_reported(trial, rung, loss(int(trial[1:]), rung))
             running.clear()
 
 
@@ -247,7 +247,7 @@ def test_a_few_that_rung_1_makes_better_reach_their_ends_though_it_made_all_wors
 def test_beside_the_leaders_before_a_deadline_new_trials_go_before_a_rung_that_makes_all_worse() -> None:
     policy = all_made_worse(2)
     for leader in ("t000", "t001"):
-        policy.promoted(leader, 1, policy.ladder.cost(1))
+        policy.on_promoted(leader, 1, policy.ladder.cost(1))
     move = policy.decide(left(policy.ladder.kept, running=2, wall=50.0, binding=True))
     assert isinstance(move, Start)
 
@@ -255,7 +255,7 @@ def test_beside_the_leaders_before_a_deadline_new_trials_go_before_a_rung_that_m
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
     search = Alone(**CASES[0]).run()
     turned = {row["trial"] for row in search.rows("SELECT trial FROM reports WHERE ended = 'turned'")}
-    search.policy.refit(search.policy.refitted(6000.0))
+    search.policy.refit(search.policy.make_ladder(6000.0))
     assert turned and {search.policy.trials[trial].state for trial in turned} == {"finished"}
 
 

@@ -99,7 +99,7 @@ def test_steps_that_no_checkpoint_has_are_done_again_whether_it_was_killed_or_no
         steps=100, tokens=100, training_seconds=5.0, step_seconds=STEP_SECONDS, ended="lease", lost=100 - kept,
         numbers={"loss": 2.0}, gap=0.1, valid=Evaluation(loss=2.0), seconds={"steps": lease.seconds},
     )  # fmt: skip
-    world.engine.report(lease.trial, report)
+    world.engine.on_report(lease.trial, report)
     (row,) = world.rows("SELECT state FROM trials")
     assert row["state"] == ("paused" if kept else "stopped")
     again = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
@@ -160,7 +160,7 @@ def test_cut_short_in_the_middle_of_it_a_last_segment_has_no_more_in_all_than_it
     trial = next(iter(cut.engine.running))
     cut.clock.now += used
     steps = cut.engine.running[trial].steps_before + 9
-    cut.engine.report(trial, Report(steps=steps, tokens=9, training_seconds=9.0, seconds={"steps": used}))
+    cut.engine.on_report(trial, Report(steps=steps, tokens=9, training_seconds=9.0, seconds={"steps": used}))
     after = Search(**about, journal=cut.accounting.journal).run()
     rows = after.rows("""
         SELECT MAX(reserved) AS had, SUM(charged) AS used FROM leases WHERE rung IS NULL
@@ -207,8 +207,8 @@ def test_a_last_segment_that_was_cut_short_waits_where_no_use_can_be_made_of_wha
         steps=run.steps_before + 9, tokens=9, training_seconds=9.0, step_seconds=STEP_SECONDS, ended="lease", gap=gap,
         numbers=None if gap is None else {"loss": 2.0}, valid=Evaluation(loss=2.0), seconds={"steps": used},
     )  # fmt: skip
-    world.engine.report(run.assignment.trial, report)
-    world.engine.next()
+    world.engine.on_report(run.assignment.trial, report)
+    world.engine.next_assignment()
     assert world.total("SELECT COUNT(*) FROM decisions WHERE action = 'wait'") == 1
 
 
@@ -216,7 +216,7 @@ def test_a_last_segment_to_so_many_steps_whose_lease_ran_out_goes_on_to_them() -
     search = Slow(seconds=1500.0, rules=Rules(least_gain=3e-4)).run()
     (end,) = search.rows("SELECT * FROM reports WHERE final")
     first, again = search.rows("SELECT * FROM leases WHERE rung IS NULL")
-    assert first["goal"] == again["goal"] == end["steps"] and not search.decided("wait")
+    assert first["goal"] == again["goal"] == end["steps"] and not search.on_decision("wait")
 
 
 def test_a_rung_whose_rest_is_not_paid_for_waits(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_a_rung_whose_rest_is_not_paid_for_waits(tmp_path: Path) -> None:
         steps=10, tokens=10, training_seconds=0.5, step_seconds=STEP_SECONDS, ended="lease",
         seconds={"evaluation": lease.seconds},
     )  # fmt: skip
-    world.engine.report(lease.trial, report)
-    assert world.engine.next() is None
+    world.engine.on_report(lease.trial, report)
+    assert world.engine.next_assignment() is None
     assert [row["action"] for row in world.rows("SELECT action FROM decisions")][:2] == ["start", "wait"]
 
 
@@ -351,7 +351,7 @@ def test_what_a_trial_said_that_it_used_is_charged_also_where_that_is_more_than_
     world = World(tmp_path, cap=600, slots=1)
     lease = world.taken()
     world.now += 5
-    world.engine.report(lease.trial, Report(steps=5, tokens=5, training_seconds=0.5, seconds={"steps": 6.5}))
+    world.engine.on_report(lease.trial, Report(steps=5, tokens=5, training_seconds=0.5, seconds={"steps": 6.5}))
     assert held(world) == pytest.approx(6.5) and world.total("SELECT MIN(seconds) FROM charges") >= 0
 
 

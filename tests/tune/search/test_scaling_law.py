@@ -170,12 +170,12 @@ def test_no_law_is_asked_before_one_trial_was_seen_to_fall() -> None:
     standings = Standings(lambda rung: 1.0, lambda rung, seconds: 32.0, Rules())
     losses = {"small": (1e5, 4.8), "medium": (2e5, 4.7), "large": (2e6, 4.6)}
     for trial, (weights, loss) in losses.items():
-        standings.depart(trial, 0)
+        standings.note_departure(trial, 0)
         standings.record(trial, 0, loss, telling=False, progress=Progress(size=weights, tokens=1e5, seconds=10.0))
-        assert standings.outlook(2e7, 1e6) is None and standings.expected(trial) == (loss, 0.0)
-    standings.depart("medium", 1)
+        assert standings.forecast_new(2e7, 1e6) is None and standings.expected(trial) == (loss, 0.0)
+    standings.note_departure("medium", 1)
     standings.record("medium", 1, 3.6, telling=True, progress=Progress(size=2e5, tokens=2e5, seconds=20.0))
-    assert standings.outlook(2e7, 1e6) is not None and standings.expected("small")[0] < 3.6
+    assert standings.forecast_new(2e7, 1e6) is not None and standings.expected("small")[0] < 3.6
 
 
 @pytest.mark.parametrize(("better", "favour", "leader"), [
@@ -196,7 +196,7 @@ def led(odd: Favour, better: float) -> str | None:
     for rung in (0, 1):
         for trial, weights in (("likely", 2e5), ("odd", 2e5), ("small", 1e5)):
             loss = 3.0 - 0.5 * rung + (0.4 if trial == "small" else 0.0) - (0.01 + better if trial == "odd" else 0.0)
-            standings.depart(trial, rung)
+            standings.note_departure(trial, rung)
             progress = Progress(size=weights, tokens=1e6 * 2**rung, seconds=10.0 * 2**rung)
             standings.record(trial, rung, loss, telling=True, progress=progress)
     assert standings.leader() == standings.first(1)
@@ -217,7 +217,7 @@ def test_a_family_whose_losses_go_below_zero_has_no_law_and_its_lowest_leads() -
     losses = {"t001": (0.9, 0.6), "t002": (1.0, 0.7), "t003": (0.5, -0.2), "t004": (-0.1, -0.8)}
     for rung in (0, 1):
         for place, (trial, each) in enumerate(losses.items()):
-            standings.depart(trial, rung)
+            standings.note_departure(trial, rung)
             progress = Progress(size=1e5 * 2**place, tokens=1e6 * 2**rung, seconds=10.0 * 2**rung)
             standings.record(trial, rung, each[rung], telling=True, progress=progress)
-    assert standings.outlook(1e5, 1e7) is None and standings.leader() == "t004"
+    assert standings.forecast_new(1e5, 1e7) is None and standings.leader() == "t004"

@@ -88,13 +88,15 @@ def test_slots_wait_beside_the_last_segment_only_as_long_as_what_is_left_pays_fo
 def test_a_slot_is_charged_a_thaw_where_it_had_another_trial() -> None:
     """One slot, and one trial that climbs on it alone: it is put there once."""
     costs = Costs(start_up=START_UP, overhead=OVERHEAD, thaw=7.0)
-    search = Same(PowerLaw(step_seconds=STEP, most=150 / STEP), life=150.0, seconds=400.0, configs=1, costs=costs).run()
+    search = Same(
+        PowerLaw(step_seconds=STEP, max_steps=150 / STEP), life=150.0, seconds=400.0, configs=1, costs=costs
+    ).run()
     leases = search.total("SELECT COUNT(*) FROM leases")
     assert leases > 1 and search.spent == pytest.approx(START_UP + 7.0 + leases * OVERHEAD + 150.0)
 
 
 def test_what_a_trial_passed_before_the_cap_cut_it_short_counts() -> None:
-    like = PowerLaw(step_seconds=1.0, most=1000.0, report_every=10.0)
+    like = PowerLaw(step_seconds=1.0, max_steps=1000.0, report_every=10.0)
     search = Same(like, life=1000.0, seconds=300.0, configs=1, costs=FREE).run()
     (record,) = search.engine.trials.values()
     assert 250 < record.steps < 300
@@ -117,16 +119,16 @@ def test_what_does_not_fit_in_memory_is_found_out_once_and_costs_no_step() -> No
 
 @pytest.mark.parametrize("life", [math.inf, 200.0])
 def test_divergence_ends_a_trial_at_its_first_report_that_is_not_finite(life: float) -> None:
-    search = Same(PowerLaw(step_seconds=STEP, most=life / STEP, diverges=250.0), life=life, configs=5).run()
+    search = Same(PowerLaw(step_seconds=STEP, max_steps=life / STEP, diverges=250.0), life=life, configs=5).run()
     assert [record.steps for record in search.engine.trials.values()] == [250.0] * 5
     assert [row["reason"] for row in search.rows("SELECT reason FROM trials")] == ["diverged"] * 5
     assert search.total("SELECT COUNT(*) FROM reports WHERE valid_loss IS NOT NULL AND steps >= 250") == 0
 
 
 def test_a_trial_ends_where_its_own_life_does_however_short() -> None:
-    like = PowerLaw(step_seconds=STEP, most=90 / STEP)
+    like = PowerLaw(step_seconds=STEP, max_steps=90 / STEP)
     search = Same(like, life=150.0, seconds=2000.0, configs=4).run()
-    assert [record.steps for record in search.engine.trials.values()] == [like.most] * 4
+    assert [record.steps for record in search.engine.trials.values()] == [like.max_steps] * 4
     assert [row["state"] for row in search.rows("SELECT state FROM trials")] == ["finished"] * 4
 
 

@@ -75,9 +75,9 @@ class Uneven(World):
         """One decision or one event further. False at the end."""
         if self.begin():
             return True
-        if not self.engine.done:
+        if not self.engine.is_done:
             self.go_on()
-        return not self.engine.done
+        return not self.engine.is_done
 
     def goes_on_like(self, other: "Uneven") -> None:
         """What is no part of the search: the noise to come, and which processes will die."""
@@ -104,9 +104,9 @@ def all_machines_lost(world: World) -> None:
     there, slots.there = slots.there, lambda: 0
     for name, run in list(world.engine.running.items()):
         world.live(run.assignment)
-        world.engine.died(name, "")
+        world.engine.on_death(name, "")
         world.diverged_at.pop(name, None)
-    assert world.engine.next() is None
+    assert world.engine.next_assignment() is None
     slots.there = there
     world.events.clear()
 
@@ -176,7 +176,7 @@ def test_cut_at_any_point_it_makes_the_same_moves_for_the_same_events(
     for _ in range(offset):
         lives.step()
     compared = 0
-    while not lives.engine.done:
+    while not lives.engine.is_done:
         killed = Uneven(copied(lives, tmp_path / str(compared)), seed=seed, cap=cap)
         all_machines_lost(lives)
         killed.goes_on_like(lives)
@@ -205,7 +205,7 @@ def test_rebuilt_after_batches_were_cut_within_a_lease_the_state_is_what_it_was(
     assignment = world.taken()
     world.now += 6
     report = Report(steps=5, tokens=5, training_seconds=0.5, micro_batches=2, ran_out=True, seconds={"start": 5.0})
-    assert world.engine.report(assignment.trial, report) == "goes on"
+    assert world.engine.on_report(assignment.trial, report) == "goes on"
     assert World(tmp_path, cap=400, slots=1, shares={"nanogpt": 1.0}).told == []
 
 
@@ -278,7 +278,7 @@ def test_a_deadline_counts_from_the_start_of_the_study_whoever_ran_meanwhile(
     engine = make_engine(again, journal, [], now=lambda: now)
     assert engine.wall_left() == 150
     now += 200
-    assert engine.next() is None and engine.stopping == "deadline"
+    assert engine.next_assignment() is None and engine.stopping == "deadline"
     journal.close()
 
 

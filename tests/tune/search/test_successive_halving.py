@@ -43,12 +43,12 @@ everywhere = pytest.mark.parametrize("scenario", SCENARIOS)
 @everywhere
 def test_the_cap_and_the_deadline_hold_and_something_starts(scenario: dict[str, Any]) -> None:
     search = Alone(**scenario).run()
-    assert search.decided("start") and search.spent <= search.seconds
+    assert search.on_decision("start") and search.spent <= search.seconds
     assert search.clock.now <= scenario.get("deadline", math.inf)
 
 
 def test_a_first_trial_that_no_rung_has_room_for_is_said_to_be_the_first() -> None:
-    assert Alone(seconds=20.0).run().decided("start")[0]["reason"] == "nothing was tried yet"
+    assert Alone(seconds=20.0).run().on_decision("start")[0]["reason"] == "nothing was tried yet"
 
 
 @pytest.mark.parametrize(("slots", "alike"), [(1, False), (2, False), (4, True), (8, True)])
@@ -79,7 +79,7 @@ def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenar
     search = Alone(**scenario).run()
     (last,) = search.rows("SELECT * FROM leases WHERE rung IS NULL")
     assert last["reserved"] >= search.ladder.kept - GRACE_SECONDS - OVERHEAD
-    after = itertools.dropwhile(lambda row: row["action"] != "finish", search.decided())
+    after = itertools.dropwhile(lambda row: row["action"] != "finish", search.on_decision())
     assert {row["action"] for row in list(after)[1:]} == {"hand back"}
     assert search.spent >= 0.95 * search.seconds
 
@@ -87,7 +87,7 @@ def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenar
 @pytest.mark.parametrize("seconds", [40.0, 600.0, 14400.0])
 def test_a_cap_of_any_size_compares_trials_and_finishes_one(seconds: float) -> None:
     search = Alone(seed=1, seconds=seconds).run()
-    assert 2 <= len(search.decided("start")) <= seconds / 10
+    assert 2 <= len(search.on_decision("start")) <= seconds / 10
     (last,) = search.rows("SELECT * FROM leases WHERE rung IS NULL")
     assert last["reserved"] >= 0.5 * seconds
 
@@ -125,9 +125,9 @@ def test_a_life_that_the_first_report_tells_makes_the_ladder_of_one_that_was_kno
     slots: int, life: float, gap: float, deadline: float
 ) -> None:
     frame, walls = framed(slots=slots), (8000.0 / slots, deadline)
-    later = frame.fit(4000.0, *walls).known(life, gap)
+    later = frame.fit(4000.0, *walls).with_life(life, gap)
     known = replace(frame, life=life).fit(4000.0, *walls, first=later.first)
-    assert later.first >= gap and later.told() == pytest.approx(known.told())
+    assert later.first >= gap and later.to_json() == pytest.approx(known.to_json())
 
 
 def test_a_cap_that_cannot_be_used_within_what_was_wanted_is_used_all_the_same() -> None:
@@ -156,7 +156,7 @@ def test_before_a_deadline_that_no_life_fits_in_half_of_each_rung_go_on_beside_t
 def test_a_deadline_that_does_not_bind_changes_nothing() -> None:
     about = {"seconds": 2400.0, "slots": 8, "life": 1000.0, "within": 600.0}
     free, bound = (Alone(**about, deadline=deadline).run() for deadline in (math.inf, 1e7))
-    assert [dict(row) for row in free.decided()] == [dict(row) for row in bound.decided()]
+    assert [dict(row) for row in free.on_decision()] == [dict(row) for row in bound.on_decision()]
 
 
 def test_a_deadline_binds_on_a_clock_that_goes_on_between_two_readings() -> None:
@@ -164,7 +164,7 @@ def test_a_deadline_binds_on_a_clock_that_goes_on_between_two_readings() -> None
     wall_left, readings = moving.engine.wall_left, itertools.count()
     moving.engine.wall_left = lambda: wall_left() - 1e-12 * next(readings)
     one, other = (
-        [(row["trial"], row["action"], row["rung"], row["reason"]) for row in each.run().decided()]
+        [(row["trial"], row["action"], row["rung"], row["reason"]) for row in each.run().on_decision()]
         for each in (still, moving)
     )
     assert one == other and any("the leaders have their slots" in reason for *_, reason in one)
@@ -178,9 +178,9 @@ def test_before_a_deadline_the_two_that_lead_go_on_before_others_begin(
     for trial, *losses in (("t001", 3.9, 2.0), ("t002", 3.9, waits), ("t003", 3.9, 3.2), ("t004", 4.5)):
         reach(policy, trial, *losses)
     for trial in ("t001", "t003"):
-        policy.promoted(trial, 2, 1e6)
+        policy.on_promoted(trial, 2, 1e6)
     for rung in range(policy.ladder.top + 1):
-        policy.promoted("t005", rung, 1e6)
+        policy.on_promoted("t005", rung, 1e6)
     move = policy.decide(left(900.0, running=3, wall=100.0, binding=binding))
     assert isinstance(move, Start) if begins else isinstance(move, Promote) and move.trial == "t002"
 
@@ -196,7 +196,7 @@ def test_a_trial_that_fails_is_told_of_as_failed_on_its_way_there_and_not_below(
 @everywhere
 def test_a_diverged_trial_gets_nothing_more(scenario: dict[str, Any]) -> None:
     search = Alone(**scenario | {"diverging": 0.5}).run()
-    over = {row["trial"]: row["at"] for row in search.decided("stop") if row["reason"] == "diverged"}
+    over = {row["trial"]: row["at"] for row in search.on_decision("stop") if row["reason"] == "diverged"}
     assert all(over.get(row["trial"], math.inf) > row["opened"] for row in search.rows("SELECT * FROM leases"))
     assert over or search.seconds < 100
 
@@ -248,7 +248,7 @@ def test_a_trial_that_got_worse_goes_on_once_no_other_can() -> None:
     reach(policy, "other", 4.0, 3.9)
     move = policy.decide(left())
     assert isinstance(move, Promote | Finish) and move.trial == "other"
-    policy.ended("other", "memory")
+    policy.on_ended("other", "memory")
     move = policy.decide(left())
     assert isinstance(move, Promote | Finish) and move.trial == "risen"
 
@@ -259,8 +259,8 @@ def test_who_leads_climbs_while_a_rung_is_cheap_beside_its_last_segment_and_may_
     reach(policy, "b", 2.1)
     spent = [policy.ladder.quotas[rung] for rung in range(policy.ladder.top + 1)]
     for rung, seconds in enumerate(spent):  # the share of each rung is used
-        policy.promoted(f"gone{rung}", rung, seconds)
-        policy.ended(f"gone{rung}", "memory")
+        policy.on_promoted(f"gone{rung}", rung, seconds)
+        policy.on_ended(f"gone{rung}", "memory")
     move = policy.decide(left(400.0))
     assert isinstance(move, Promote) and (move.trial, move.rung) == ("a", 1)
     reach(policy, "a", 2.0, 2.5)
@@ -273,7 +273,7 @@ def test_who_leads_climbs_while_a_rung_is_cheap_beside_its_last_segment_and_may_
 def test_while_the_leader_has_its_last_segment_nothing_else_is_begun() -> None:
     policy = bare(slots=2)
     reach(policy, "a", 2.0)
-    policy.finishing("a")
+    policy.on_finishing("a")
     assert isinstance(policy.decide(left(running=1)), HandBack)
 
 
@@ -286,7 +286,7 @@ def test_after_another_cap_those_that_wait_are_compared_by_its_ladder() -> None:
     losses = {"early": (5.0, 4.0), "late": (4.9, 3.95)}
     for trial, (first, second) in losses.items():
         if trial == "late":
-            policy.refit(policy.refitted(6000.0))
+            policy.refit(policy.make_ladder(6000.0))
         reach(policy, trial, first, second)
     falls = policy.ladder.falls(1)
     expected = {trial: second - falls * (first - second) for trial, (first, second) in losses.items()}
@@ -300,9 +300,9 @@ def test_the_order_of_equal_reports_does_not_matter() -> None:
     for seed in range(6):
         policy = bare(slots=8, more=False)
         for trial in losses:
-            policy.promoted(trial, 0, policy.ladder.cost(0))
+            policy.on_promoted(trial, 0, policy.ladder.cost(0))
         for trial in random.Random(seed).sample(sorted(losses), len(losses)):
-            policy.reported(trial, 0, losses[trial])
+            policy.on_reported(trial, 0, losses[trial])
         answers.append(policy.decide(left()))
     assert answers == [answers[0]] * 6
 
@@ -314,15 +314,15 @@ def test_an_interrupted_segment_costs_its_rung_nothing_and_can_be_had_again() ->
     for _ in range(50):
         moves.append(move := policy.decide(left()))
         assert isinstance(move, Promote)
-        policy.promoted(move.trial, move.rung, policy.ladder.cost(move.rung))
-        policy.interrupted(move.trial)
+        policy.on_promoted(move.trial, move.rung, policy.ladder.cost(move.rung))
+        policy.on_interrupted(move.trial)
     assert moves == [moves[0]] * 50
 
 
 def test_who_was_cut_short_before_rung_0_goes_on_before_a_new_one_begins() -> None:
     policy = bare()
-    policy.promoted("a", 0, policy.ladder.cost(0))
-    policy.interrupted("a")
+    policy.on_promoted("a", 0, policy.ladder.cost(0))
+    policy.on_interrupted("a")
     move = policy.decide(left())
     assert isinstance(move, Promote) and (move.trial, move.rung) == ("a", 0)
     reach(policy, "a", 2.0)
@@ -334,9 +334,9 @@ def test_a_last_segment_that_was_interrupted_leaves_all_as_it_was_before() -> No
     reach(policy, "a", 2.0)
     before = policy.decide(left(running=1))
     assert isinstance(before, Start)
-    policy.finishing("a")
+    policy.on_finishing("a")
     assert policy.decide(left(running=1)) != before
-    policy.interrupted("a")
+    policy.on_interrupted("a")
     assert policy.decide(left(running=1)) == before
 
 
@@ -347,9 +347,9 @@ def test_a_last_segment_that_fails_leaves_the_others_all_as_it_was_before(reason
         reach(policy, trial, loss)
     before = policy.decide(left(running=1))
     assert isinstance(before, Start)
-    policy.finishing("a")
+    policy.on_finishing("a")
     assert policy.decide(left(running=1)) != before
-    policy.ended("a", reason)
+    policy.on_ended("a", reason)
     assert policy.decide(left(running=1)) == before
 
 
@@ -367,16 +367,16 @@ def test_where_trials_took_longer_than_planned_no_new_one_has_what_is_kept_for_t
 def test_where_trials_have_lives_of_their_own_others_go_on_when_one_is_at_its_end() -> None:
     policy = bare(life=100.0)
     reach(policy, "a", 2.0)
-    policy.finishing("a")
-    policy.finished("a", 100.0)
+    policy.on_finishing("a")
+    policy.on_finished("a", 100.0)
     assert isinstance(policy.decide(left()), Start)
 
 
 @pytest.mark.parametrize(("gap", "ends"), [(0.0, True), (30.0, False)])
 def test_no_last_segment_begins_that_is_too_short_for_a_report_of_its_loop(gap: float, ends: bool) -> None:
     policy = bare(more=False)
-    policy.promoted("a", 0, policy.ladder.cost(0))
-    policy.reported("a", 0, 2.0, progress=Progress(gap=gap))
+    policy.on_promoted("a", 0, policy.ladder.cost(0))
+    policy.on_reported("a", 0, 2.0, progress=Progress(gap=gap))
     assert isinstance(policy.decide(left(OVERHEAD + 30.0)), Finish) is ends
 
 
@@ -384,7 +384,7 @@ def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() ->
     policy = Alone().run().policy
     rungs = [policy.rung_seconds(rung) for rung in range(5)]
     (finished,) = (trial for trial, standing in policy.trials.items() if standing.state == "finished")
-    policy.refit(policy.refitted(1200.0))
+    policy.refit(policy.make_ladder(1200.0))
     assert policy.trials[finished].state == "paused"
     assert [policy.rung_seconds(rung) for rung in range(5)] == rungs
     assert not isinstance(policy.decide(left(600.0)), HandBack | Wait)
@@ -397,17 +397,17 @@ def test_a_winner_goes_on_only_where_it_is_trained_for_longer_whatever_its_end_t
     """As the last one took: to measure the whole splits, above all."""
     policy = bare(more=False)
     reach(policy, "a", 2.0)
-    policy.finishing("a")
-    policy.finished("a", 100.0, beside)
-    policy.refit(policy.refitted(1200.0))
+    policy.on_finishing("a")
+    policy.on_finished("a", 100.0, beside)
+    policy.refit(policy.make_ladder(1200.0))
     move = policy.decide(left(ENOUGH * 100.0 + OVERHEAD + 20.0))
     assert isinstance(move, HandBack) is not goes_on and (goes_on or NO_LONGER in move.reason)
 
 
 def test_a_life_of_which_trials_told_stays_under_another_cap() -> None:
     policy = bare()
-    policy.known(100.0, 0.5)
-    assert policy.ladder.life == policy.refitted(1200.0).life == 100.0
+    policy.on_life_known(100.0, 0.5)
+    assert policy.ladder.life == policy.make_ladder(1200.0).life == 100.0
 
 
 @pytest.mark.parametrize("spare", [0.5, 2.0])
@@ -415,7 +415,7 @@ def test_under_a_larger_cap_none_has_what_the_leader_needs_to_an_end_of_its_own(
     """spare: beside that, in rungs 0."""
     policy = bare(life=100.0)
     reach(policy, "a", 3.0, 2.5, 2.0)
-    policy.refit(policy.refitted(6000.0))
+    policy.refit(policy.make_ladder(6000.0))
     top, rung_0 = policy.ladder.top, policy.ladder.cost(0)
     needed = 100.0 - policy.rung_seconds(2) + OVERHEAD
     move = policy.decide(left(needed + spare * rung_0))
@@ -427,10 +427,10 @@ def test_under_a_larger_cap_a_leader_with_an_end_of_its_own_climbs_on_where_its_
     """A last segment would have the other slots handed back."""
     policy = bare(life=100.0, more=False)
     reach(policy, "a", 3.0, 2.5)
-    policy.refit(policy.refitted(1200.0))
+    policy.refit(policy.make_ladder(1200.0))
     for rung in range(policy.ladder.top + 1):
-        policy.promoted("b", rung, 1200.0)
-    policy.ended("b", "diverged")
+        policy.on_promoted("b", rung, 1200.0)
+    policy.on_ended("b", "diverged")
     move = policy.decide(left(100.0))
     assert isinstance(move, Promote) and (move.trial, move.rung) == ("a", 2)
 
@@ -438,29 +438,29 @@ def test_under_a_larger_cap_a_leader_with_an_end_of_its_own_climbs_on_where_its_
 def test_what_ended_by_itself_stays_at_its_end_under_a_larger_cap() -> None:
     policy = bare()
     reach(policy, "a", 2.0)
-    policy.promoted("a", 1, policy.ladder.cost(1))
-    policy.returned("a")
-    policy.refit(policy.refitted(6000.0))
+    policy.on_promoted("a", 1, policy.ladder.cost(1))
+    policy.on_returned("a")
+    policy.refit(policy.make_ladder(6000.0))
     assert policy.trials["a"].state == "finished"
 
 
 @pytest.mark.parametrize("how", ["at a rung", "past its best", "by itself", "at its end"])
 def test_where_any_trial_went_well_errors_that_are_alike_end_no_search(how: str) -> None:
     policy = bare()
-    policy.promoted("a", 0, policy.ladder.cost(0))
+    policy.on_promoted("a", 0, policy.ladder.cost(0))
     match how:
         case "at a rung":
-            policy.reported("a", 0, 2.0)
+            policy.on_reported("a", 0, 2.0)
         case "past its best":
-            policy.turned("a", 2.0, 5.0)
+            policy.on_turned("a", 2.0, 5.0)
         case "by itself":
-            policy.returned("a")
+            policy.on_returned("a")
         case "at its end":
-            policy.finished("a")
+            policy.on_finished("a")
     for trial in "bcd":
-        policy.promoted(trial, 0, policy.ladder.cost(0))
-        policy.ended(trial, "error: mine")
-    assert not policy.hopeless
+        policy.on_promoted(trial, 0, policy.ladder.cost(0))
+        policy.on_ended(trial, "error: mine")
+    assert not policy.is_hopeless
 
 
 # --- its ladder
@@ -468,9 +468,9 @@ def test_where_any_trial_went_well_errors_that_are_alike_end_no_search(how: str)
 
 @pytest.mark.parametrize("deadline", [60.0, 600.0])
 def test_what_is_beyond_the_end_of_a_ladder_is_at_its_end_whatever_its_training_took(deadline: float) -> None:
-    ladder = bare(seconds=3000.0).refitted(3000.0, deadline)
+    ladder = bare(seconds=3000.0).make_ladder(3000.0, deadline)
     for rung in range(20):
-        ahead = [ladder.ahead(rung, seconds) for seconds in (0.1, 10.0, 1e4)]
+        ahead = [ladder.training_multiple(rung, seconds) for seconds in (0.1, 10.0, 1e4)]
         assert min(ahead) >= 1.0 and (ladder.rung_seconds(rung) < ladder.end or max(ahead) == 1.0)
 
 

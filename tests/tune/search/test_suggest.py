@@ -113,7 +113,7 @@ def test_a_trial_is_favoured_as_the_prior_has_it_and_none_is_where_draws_are_uni
     for search in ("prior", "tpe", "random"):
         suggest = suggester(search=search, prior=promise, alike=("dropout",))
         for trial, config in (twins | others).items():
-            suggest.tried(trial, config)
+            suggest.note_tried(trial, config)
         none, some, much, odd = (suggest.favour(trial).promise for trial in (*twins, "odd"))
         assert (max(odd, much) < some < none <= 1.0) == (search != "random") and 0 < min(odd, much) <= 1
 
@@ -163,14 +163,14 @@ def test_a_small_space_is_handed_out_whole_and_then_there_is_nothing_more() -> N
     space = Space(family="nanogpt", precisions=("fp32",), fix={"d_model": 16, "layers": 2, "heads": 4}, vary=vary)
     suggest = suggester(space)
     assert len({tuple(sorted(config.items())) for config in given(suggest, space.count)}) == space.count
-    assert not suggest.more
+    assert not suggest.has_more
 
 
 def test_one_that_was_told_of_earlier_trials_goes_on_as_if_it_had_made_them() -> None:
     """Also where the prior, by chance, lets some draws pass and others not."""
     first, second = (suggester(prior=partial(liking, lambda config: 0.5)) for _ in range(2))
     for number, config in enumerate(learned(first, 10)):
-        second.tried(f"t{number:03d}", config)
+        second.note_tried(f"t{number:03d}", config)
         second.tell(f"t{number:03d}", 0, loss_of(config))
     assert first.suggest("t010") == second.suggest("t010")
 
@@ -178,14 +178,16 @@ def test_one_that_was_told_of_earlier_trials_goes_on_as_if_it_had_made_them() ->
 def test_a_strangers_config_outside_of_the_space_is_refused() -> None:
     for change in ({"d_model": 2**30}, {"heads": 3}, {"layers": "2"}, {"colour": 1}):
         with pytest.raises(ValueError, match="no space"):
-            suggester().tried("t001", SPACE.default() | change)
+            suggester().note_tried("t001", SPACE.default() | change)
 
 
 def test_results_of_a_precision_that_is_there_no_more_are_no_fault() -> None:
     suggest = suggester(replace(SPACE, precisions=("fp32",)))
     draws = iter(SPACE.configs())
     for number in range(ENOUGH_RESULTS + 4):
-        suggest.tried(name := f"t{number:03d}", config := next(draws) | {"precision": ("fp32", "bf16")[number % 2]})
+        suggest.note_tried(
+            name := f"t{number:03d}", config := next(draws) | {"precision": ("fp32", "bf16")[number % 2]}
+        )
         suggest.tell(name, 0, loss_of(config))
     assert suggest.suggest("t100")["precision"] == "fp32"
 
@@ -194,10 +196,10 @@ def test_what_only_another_device_could_train_uses_up_nothing_of_a_small_space()
     space = replace(SPACE, precisions=("fp32",), fix={"heads": 4, "layers": 4, "dropout": 0.1})
     suggest = suggester(space)
     for number, config in enumerate(space.configs()):
-        assert suggest.more
-        suggest.tried(f"t{number:03d}", config | {"precision": "bf16"})
+        assert suggest.has_more
+        suggest.note_tried(f"t{number:03d}", config | {"precision": "bf16"})
     given(suggest, space.count)
-    assert not suggest.more
+    assert not suggest.has_more
 
 
 @pytest.mark.parametrize(("own", "values"), [(0.1, (0.0, 0.05, 0.1, 0.4)), (0.0, (0.0, 0.1)), (0.0, (0.0,))])
@@ -241,7 +243,7 @@ def test_what_runs_is_not_suggested_nearby() -> None:
         learned(suggest, ENOUGH_RESULTS + 4)
         for number, config in enumerate(each for each in SPACE.configs() if each["d_model"] == 512):
             if number < running:
-                suggest.tried(f"r{number:03d}", config)
+                suggest.note_tried(f"r{number:03d}", config)
         return sum(suggest.suggest(f"n{number}")["d_model"] == 512 for number in range(3))
 
     assert sum(near(30, seed) for seed in range(2)) < sum(near(0, seed) for seed in range(2))

@@ -59,14 +59,14 @@ class Numbered:
         """Trials that failed, and the rung that they were on their way to."""
 
     @property
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         return self.given < self.most
 
     def suggest(self, trial: str) -> dict[str, Any]:
         self.given += 1
         return {"number": self.given}
 
-    def tried(self, trial: str, config: dict[str, Any]) -> None:
+    def note_tried(self, trial: str, config: dict[str, Any]) -> None:
         self.given += 1
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
@@ -114,7 +114,7 @@ class Played(Simulation):
 
     def taken(self) -> Assignment:
         """What a free slot is to do next, where there is something."""
-        assignment = self.engine.next()
+        assignment = self.engine.next_assignment()
         assert assignment is not None
         return assignment
 
@@ -175,10 +175,10 @@ class World(Played):
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
         now = Terms(cap=cap, deadline=deadline, processor=processor, families=seconds)
-        self.told = restore(engine, self.journal, now, model_resume_checkpoint) if resumed else engine.agree(now)
+        self.told = restore(engine, self.journal, now, model_resume_checkpoint) if resumed else engine.apply_terms(now)
         if resumed:
             self.take_up()
-        self.journal.note(cap_seconds=cap)
+        self.journal.write_facts(cap_seconds=cap)
         self.started: set[int] = set()
         self.diverging: dict[int, float] = {}
         self.diverged_at: dict[str, float] = {}
@@ -251,16 +251,16 @@ class World(Played):
         if self.dying.get(assignment.trial, 0) > 0:
             self.dying[assignment.trial] -= 1
             self.live(assignment)
-            self.engine.died(assignment.trial, "error: KilledError: it was")
+            self.engine.on_death(assignment.trial, "error: KilledError: it was")
             return
         if reason := self.raising(assignment):
-            self.engine.raised(assignment.trial, reason)
+            self.engine.on_error(assignment.trial, reason)
             return
         memory, micro_batches = self.families[assignment.family].memory, assignment.micro_batches
         while needed(assignment.config, micro_batches) > memory.limit and micro_batches < MOST_MICRO_BATCHES:
             micro_batches *= 2
         if needed(assignment.config, micro_batches) > memory.limit:
-            self.engine.ran_out(assignment.trial)
+            self.engine.on_out_of_memory(assignment.trial)
             return
         step = self.step_seconds(assignment)
         used, steps = (ended_at or self.now) - assignment.opened, self.goal(assignment)
@@ -274,7 +274,7 @@ class World(Played):
             ended = "diverged"
         loss = 5 / math.log(steps + 3) + 0.01 * assignment.config["number"]
         measured, number = "precision" in assignment.config, assignment.config["number"]
-        self.engine.report(
+        self.engine.on_report(
             assignment.trial,
             Report(
                 steps=steps, tokens=steps, training_seconds=steps * step, train_loss=1.0, learning_rate=1.0,

@@ -152,7 +152,7 @@ def test_n_devices_for_t_seconds_are_charged_n_times_t(accounting, clock):
         clock.now = 14
         held.charge("steps")
         clock.now = 15
-        assert held.left == 15
+        assert held.seconds_left == 15
     clock.now = 50
     assert totals(accounting) == {"start": 12, "steps": 30, "idle": 3} and accounting.ledger.spent == 45
     leases = accounting.journal.rows("SELECT closed, charged FROM leases")
@@ -186,7 +186,7 @@ def test_a_driver_that_sleeps_past_the_leases_charges_no_more_than_they_and_thei
         clock.now = 10
         held.charge("steps")
         clock.now = 6000
-        assert held.left < 0
+        assert held.seconds_left < 0
     assert totals(accounting) == {"steps": 20, "idle": 2 * (20 + GRACE_SECONDS)}
     assert accounting.ledger.spent == 2 * (30 + GRACE_SECONDS)
     assert all(slot["closed"] == 30 + GRACE_SECONDS for slot in accounting.journal.rows("SELECT closed FROM slots"))
@@ -279,7 +279,7 @@ def shares(world: World, *peaks: float | None) -> list[float | None]:
     for peak in peaks:
         assignment = world.taken()
         report = Report(steps=40, tokens=40, training_seconds=2.0, mfu=peak and FLOPS / peak, peak_flops=peak)
-        world.engine.report(assignment.trial, report)
+        world.engine.on_report(assignment.trial, report)
     return [row["mfu"] for row in world.rows("SELECT mfu FROM reports ORDER BY report")]
 
 

@@ -43,7 +43,7 @@ class Elsewhere:
 
     def __init__(self, study: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         self.study, self.patch = study, monkeypatch
-        self.watch = DriverWatch(replace(Driver.here(), boot="elsewhere"), study, clock)
+        self.watch = DriverWatch(replace(Driver.this_process(), boot="elsewhere"), study, clock)
         self.beats(0.0)
 
     def beats(self, at: float) -> None:
@@ -66,11 +66,11 @@ def test_one_that_beats_lives_and_one_that_is_silent_is_gone(elsewhere: Elsewher
     for second in range(40):
         elsewhere.beats(float(second))
         clock.now = second * LOOK_SECONDS
-        assert elsewhere.watch.alive()
+        assert elsewhere.watch.is_alive()
     clock.now += SILENCE_SECONDS / 2
-    assert elsewhere.watch.alive()
+    assert elsewhere.watch.is_alive()
     clock.now += SILENCE_SECONDS
-    assert not elsewhere.watch.alive()
+    assert not elsewhere.watch.is_alive()
 
 
 def test_a_busy_one_that_pays_for_no_idle_worker_any_more_lives(
@@ -80,7 +80,7 @@ def test_a_busy_one_that_pays_for_no_idle_worker_any_more_lives(
     pulse = DriverHeartbeat(study, clock, lambda seconds: clock.now < LOOK_SECONDS)
     for _ in range(40):
         elsewhere.does(pulse.beat)
-        assert elsewhere.watch.alive()
+        assert elsewhere.watch.is_alive()
         clock.now += LOOK_SECONDS
     last = read_heartbeat(study, DRIVER)
     assert last is not None and last.at == 0.0
@@ -121,8 +121,8 @@ def test_a_driver_of_this_machine_lives_as_long_as_its_very_process(study: Path,
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         driver = Driver(boot=heartbeats.machine_boot_id(), pid=process.pid, started=process_start_ticks(process.pid))
         watch = DriverWatch(driver, study, clock)
-        assert watch.alive() and not DriverWatch(replace(driver, started=1), study, clock).alive()
-    assert not watch.alive()
+        assert watch.is_alive() and not DriverWatch(replace(driver, started=1), study, clock).is_alive()
+    assert not watch.is_alive()
 
 
 @pytest.mark.parametrize("beats", [0, 1])
@@ -136,10 +136,10 @@ def test_no_lease_of_a_driver_on_another_machine_begins_in_the_future(study: Pat
 def test_another_driver_of_the_same_study_is_not_the_one(elsewhere: Elsewhere, study: Path, clock: Clock) -> None:
     """Its study was resumed here: a trial of the one before must not go on."""
     clock.now = LOOK_SECONDS
-    assert elsewhere.watch.alive()
+    assert elsewhere.watch.is_alive()
     write_heartbeat(study, DRIVER, 0, 1.0)
     clock.now = 2 * LOOK_SECONDS
-    assert not elsewhere.watch.alive()
+    assert not elsewhere.watch.is_alive()
 
 
 def test_only_a_worker_of_rays_on_this_machine_is_ever_taken_for_a_trial(study: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_journal_of_before_an_upgrade_is_left_as_it_is_for_the_commit_that_is_
         before.execute("INSERT INTO trials (trial, family, config, state, created) VALUES ('t1', 'a', '', 'paused', 0)")
         before.commit()
     there = (tmp_path / JOURNAL_FILE).read_bytes()
-    for look in (lambda: Journal(tmp_path, new=False), lambda: Journal.copied(tmp_path)) * 2:
+    for look in (lambda: Journal(tmp_path, new=False), lambda: Journal.in_memory_copy(tmp_path)) * 2:
         with pytest.raises(ValueError, match=f"earlier version: go on with it at the project's commit {LAST_BEFORE}"):
             look()
     assert (tmp_path / JOURNAL_FILE).read_bytes() == there
@@ -118,7 +118,7 @@ def test_a_study_is_over_under_its_terms_and_goes_on_under_others_that_allow_mor
         journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
         for reason in ("SIGTERM", "errors", "cap"):
             asked = {name: before[name] for name in ("cap", "stop_below_gain")}
-            journal.note(caps=[{"deadline": 40.0}], ended={"reason": reason, "spent": 30.0, **asked})
+            journal.write_facts(caps=[{"deadline": 40.0}], ended={"reason": reason, "spent": 30.0, **asked})
             assert spent_at_its_end(tmp_path, before | terms) == (30.0 if over and reason == "cap" else None)
 
 
@@ -127,7 +127,7 @@ def test_a_study_that_found_nothing_is_not_over(tmp_path: Path) -> None:
     terms: dict[str, float | None] = {"cap": 60.0, "deadline": None, "stop_below_gain": None}
     with Journal(tmp_path, new=True) as journal:
         journal.insert("trials", trial("t001"))
-        journal.note(ended={"reason": "cap", "spent": 30.0, "cap": 60.0})
+        journal.write_facts(ended={"reason": "cap", "spent": 30.0, "cap": 60.0})
         for rung, over in ((None, None), (0, 30.0)):
             journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": rung, "valid_loss": 1.0})
             assert spent_at_its_end(tmp_path, terms) == over
@@ -171,7 +171,7 @@ def read_only() -> Iterator[Path]:
             journal.insert("trials", trial("t001"))
             measured = {"at": 1.0, "rung": 0, "valid_loss": 1.0, "training_seconds": 1.0}
             journal.insert("reports", {"trial": "t001", **measured})
-            journal.note(ended={"reason": "cap", "spent": 58.25, "cap": 60.0})
+            journal.write_facts(ended={"reason": "cap", "spent": 58.25, "cap": 60.0})
         (folder / "study.json").write_text('{"settings": {"budget": "1m"}}')
         for path, mode in ((Path(outer), 0o755), *((each, 0o444) for each in folder.iterdir()), (folder, 0o555)):
             path.chmod(mode)

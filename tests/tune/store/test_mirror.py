@@ -32,7 +32,7 @@ CAP = 1200.0
 class Saving(Listener):
     """Leaves the checkpoint that a report names."""
 
-    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+    def on_report(self, engine: Engine, trial: str, report: Report) -> None:
         keep(engine.accounting.journal.folder / str(report.checkpoint), report.steps)
 
 
@@ -44,7 +44,7 @@ def world_in(folder: Path, cap: float = CAP, seed: int = 0, slots: int = 2, each
     """each: trials on a device."""
     folder.mkdir(exist_ok=True)
     made = World(folder, cap=cap, slots=slots, seed=seed, trials_each=each, listen=lambda _: [Saving()])
-    made.journal.note(devices={"slots": slots, "share": 1 / each})
+    made.journal.write_facts(devices={"slots": slots, "share": 1 / each})
     (folder / "study.json").write_text(json.dumps({"created": 1.0, "settings": Settings(budget=cap).stored()}))
     return made
 
@@ -113,7 +113,7 @@ def test_slots_that_were_opened_after_a_copy_are_charged_as_if_at_once_within_th
     """So many there are when it is copied; kept: as a run that ended by itself had left it."""
     about = {"cap": cap, "slots": slots, "each": each}
     world = world_in(study, **about)
-    world.journal.note(slots_kept=kept)
+    world.journal.write_facts(slots_kept=kept)
     for _ in range(before):
         world.begin()
     Mirror(study, place, lambda: world.now).copy()
@@ -308,7 +308,7 @@ def test_resume_takes_the_copy_where_the_folder_is_gone(study: Path, place: Path
     assert Settings.of_study(study, mirror=place.parent, plan=True).resume == place and not study.exists()
     settings = Settings.of_study(study, mirror=str(place.parent))
     assert settings.resume == study and settings.budget == CAP and whole(study)
-    assert f"--resume {study} --mirror {place.parent}" in settings.to_go_on(study)
+    assert f"--resume {study} --mirror {place.parent}" in settings.resume_command(study)
 
 
 @pytest.mark.parametrize("copied", [False, True])
@@ -327,7 +327,7 @@ def test_of_two_that_restore_a_study_at_once_the_second_finds_it_in_use_and_take
     def restored() -> None:
         restore_from_mirror(place.parent, study)
         first.append(Journal(study, new=False))
-        first[0].note(said="by the first")
+        first[0].write_facts(said="by the first")
 
     def meanwhile(source: Path, target: Path, **more: Any) -> Any:
         monkeypatch.undo()
@@ -342,7 +342,7 @@ def test_of_two_that_restore_a_study_at_once_the_second_finds_it_in_use_and_take
     restore_from_mirror(place.parent, study)
     with pytest.raises(UserError, match="is in use by another run"):
         Journal(study, new=False)
-    with Journal.copied(study) as journal:
+    with Journal.in_memory_copy(study) as journal:
         assert journal.facts()["said"] == "by the first" and whole(study)
     assert set(study.parent.iterdir()) == {study, place.parent}
     first[0].close()

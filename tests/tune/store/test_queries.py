@@ -268,7 +268,7 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
     world, board = watched(tmp_path, cap=900)
     world.diverging = {1: 3.0, 5: 6.0}
     world.run(reports)
-    board.closed(world.engine)
+    board.on_close(world.engine)
     results = Results(studies=[open_study(tmp_path)])
     theirs, frame = ranked_by_analysis(results), returned(tmp_path)
     firsts = {row["family"]: row for row in reversed(ranking(world.journal)) if row["level"] is not None}
@@ -351,7 +351,7 @@ def test_what_a_search_returns_is_the_analysis_ranking_of_it_with_every_trial_an
         paid = world.total(f"SELECT TOTAL(seconds) FROM charges WHERE trial = '{trial['trial']}'")
         assert rows[trial["trial"]]["device_seconds"] == pytest.approx(paid, nan_ok=True) or paid == 0
     theirs = ranked_by_analysis(Results(studies=[open_study(tmp_path)]), by="perplexity")
-    assert {"failed", "decayed" if world.engine.done else "rung"} <= set(found["section"])
+    assert {"failed", "decayed" if world.engine.is_done else "rung"} <= set(found["section"])
     for name, family in found.groupby("family"):
         other = theirs[theirs["family"] == name][list(found)].astype(dict(found.dtypes))
         pd.testing.assert_frame_equal(family.reset_index(drop=True), other.reset_index(drop=True))

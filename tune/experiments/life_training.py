@@ -72,16 +72,16 @@ class Life:
         """Return the number of the report nearest to so many seconds of training."""
         return max(1, round(seconds / (self.every * self.step_seconds)))
 
-    def row(self, last: int, place: TaskContext) -> Row:
+    def row(self, last: int, context: TaskContext) -> Row:
         """Return the row up to a report; losses that were not measured are None, as are all from a divergence on."""
         losses = {f"{name}_loss": [getattr(self, name).get(at) for at in range(1, last + 1)] for name in LOSSES}
         if not self.averaged:
             del losses["averaged_loss"]
         return {
-            "family": place.config.family, "parameters": self.parameters, "steps_per_report": self.every,
+            "family": context.config.family, "parameters": self.parameters, "steps_per_report": self.every,
             "tokens_per_report": round(self.every * self.tokens / self.steps),
-            "text_tokens": place.data.training_tokens, **losses, "decay_share": place.config.decay_share,
-            "warm_up_steps": place.config.warm_up_steps, "memory_mb": self.memory_bytes / 1e6,
+            "text_tokens": context.data.training_tokens, **losses, "decay_share": context.config.decay_share,
+            "warm_up_steps": context.config.warm_up_steps, "memory_mb": self.memory_bytes / 1e6,
         }  # fmt: skip
 
 
@@ -107,11 +107,11 @@ def measured_at(ends: Sequence[int], decay_share: float) -> list[int]:
     return sorted({*powers, *ends, *(last_report_before_decay(end, decay_share) for end in ends)} - {0})
 
 
-def work(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time steps or train a life, as asked, like a search's training: with an average of the weights beside it."""
-    config = replace(place.config, average=Config(family=place.config.family).average)
-    place = replace(place, config=config)
-    return time_steps(place, asked["seconds"]) if asked["measure"] == "step seconds" else train_life(place, asked)
+    config = replace(context.config, average=Config(family=context.config.family).average)
+    context = replace(context, config=config)
+    return time_steps(context, asked["seconds"]) if asked["measure"] == "step seconds" else train_life(context, asked)
 
 
 TIMED_STEPS, SLOW_STEPS = 8, 3
@@ -121,24 +121,24 @@ CLOCKS = {"cpu": (time.process_time, 1), "cuda": (time.perf_counter, 10)}
 others on that core do not count; a GPU is waited for as rarely as in a training."""
 
 
-def time_steps(place: TaskContext, seconds: float) -> Iterator[Message]:
+def time_steps(context: TaskContext, seconds: float) -> Iterator[Message]:
     """Yield the median of the step times in so many seconds, at a rate of zero: nothing is learned.
 
     UserError: there was less time.
     """
     prepare_process(1)
-    clock, count = CLOCKS[place.device.type]
-    learner, times = Learner(place.config, place.data, place.device), list[float]()
-    yield Message(what="start")
+    clock, count = CLOCKS[context.device.type]
+    learner, times = Learner(context.config, context.data, context.device), list[float]()
+    yield Message(kind="start")
     while len(times) < SLOW_STEPS + TIMED_STEPS or count * sum(times) < seconds:
-        if place.left() < 0:
+        if context.seconds_left() < 0:
             raise UserError(f"{count * len(times)} steps in the seconds that there were: go on with --resume")
         began = clock()
         for _ in range(count):
             learner.step(0.0)
-        learner.wait()
+        learner.synchronize()
         times.append((clock() - began) / count)
-    yield Message(what="steps", row={"step_seconds": statistics.median(times[SLOW_STEPS:])})
+    yield Message(kind="steps", row={"step_seconds": statistics.median(times[SLOW_STEPS:])})
 
 
 class EagerLearner(Learner):
@@ -165,7 +165,7 @@ def step_bytes(config: Config, data: Data, device: torch.device) -> int:
         learner = Learner(config, data, device)
         for _ in range(FULL_STEPS):
             learner.step(1.0)
-        learner.wait()
+        learner.synchronize()
 
     run()
     return most_bytes(run, device)
@@ -175,7 +175,7 @@ END_SECONDS = 2.0
 """Seconds of a task that are kept for what follows its segments."""
 
 
-def train_life(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
+def train_life(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Train the life of a configuration from where it was left, and yield its row. UserError: its step time is not
     known.
 
@@ -183,16 +183,16 @@ def train_life(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """
     if "step_seconds" not in asked:
         raise UserError("its step time was not measured: go on with --resume")
-    life = Life.of(place.folder)
+    life = Life.of(context.folder)
     if life is None:
-        shutil.rmtree(place.folder, ignore_errors=True)
+        shutil.rmtree(context.folder, ignore_errors=True)
         life = Life(
             step_seconds=asked["step_seconds"], every=max(1, int(asked["report_every"] / asked["step_seconds"])),
-            memory_bytes=step_bytes(place.config, place.data, place.device),
+            memory_bytes=step_bytes(context.config, context.data, context.device),
         )  # fmt: skip
-        life.keep(place.folder)
-    yield Message(what="start")
-    share, last = place.config.decay_share, life.report_at(asked["seconds"])
+        life.keep(context.folder)
+    yield Message(kind="start")
+    share, last = context.config.decay_share, life.report_at(asked["seconds"])
     ends = sorted({*map(life.report_at, ends_of(asked["seconds"], asked["report_every"])), last})
     for at in [0, *measured_at(ends, share)]:
         ways = [
@@ -201,22 +201,25 @@ def train_life(place: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
         ]
         for until, final in ways:
             if life.diverged is None and until not in (life.decayed if final else life.valid):
-                yield from train_to_report(place, life, until, final=final)
-    yield Message(what="evaluation", row=life.row(last, place))
+                yield from train_to_report(context, life, until, final=final)
+    yield Message(kind="evaluation", row=life.row(last, context))
 
 
-def train_to_report(place: TaskContext, life: Life, at: int, *, final: bool) -> Iterator[Message]:
+def train_to_report(context: TaskContext, life: Life, at: int, *, final: bool) -> Iterator[Message]:
     """Train up to a report; final: with a decay, in a folder of its own, from the newest checkpoint without a decay.
 
     UserError: there was less time.
     """
-    folder = place.folder / f"decay-{at}" if final else place.folder
-    segment = Segment(device_seconds=place.left() - END_SECONDS, steps=at * life.every, final=final, whole=False)
+    folder = context.folder / f"decay-{at}" if final else context.folder
+    segment = Segment(
+        device_seconds=context.seconds_left() - END_SECONDS, steps=at * life.every, final=final, whole=False
+    )
     for report in train(
-        place.config, place.data, segment, folder=folder, evaluation_tokens=EVALUATION_TOKENS, device=place.device,
-        checkpoint=checkpoints.latest(folder) or checkpoints.latest(place.folder), make=EagerLearner,
+        context.config, context.data, segment, folder=folder, evaluation_tokens=EVALUATION_TOKENS,
+        device=context.device, checkpoint=checkpoints.latest(folder) or checkpoints.latest(context.folder),
+        make=EagerLearner,
     ):  # fmt: skip
-        yield Message(what=max(report.seconds, key=report.seconds.__getitem__))
+        yield Message(kind=max(report.seconds, key=report.seconds.__getitem__))
     if report.ended != "diverged" and (report.valid is None or report.steps < at * life.every):
         raise UserError(f"{report.steps} of {segment.steps} steps in the seconds that there were: go on with --resume")
     loss = None if report.valid is None else report.valid.loss
@@ -227,6 +230,6 @@ def train_to_report(place: TaskContext, life: Life, at: int, *, final: bool) -> 
         life.diverged, life.valid[at] = at if loss is None else None, loss
         if report.averaged is not None:
             life.averaged[at] = report.averaged.loss
-    life.keep(place.folder)
+    life.keep(context.folder)
     if final:
         shutil.rmtree(folder, ignore_errors=True)

@@ -47,7 +47,7 @@ class RecentSteps:
         self._norm = step.gradient_norm
         self._tokens += step.tokens
 
-    def took(self, seconds: float) -> None:
+    def add_seconds(self, seconds: float) -> None:
         """Take note of how long steps took."""
         self._seconds += seconds
 
@@ -75,7 +75,7 @@ class RecentSteps:
         self.diverged = not math.isfinite(self.train_loss) or (exploding and self._exploding)
         self._exploding = exploding
 
-    def since_asked(self) -> float:
+    def take_mean_loss(self) -> float:
         """Wait for all steps since this was asked last, and return their mean loss; NaN where there were none."""
         self.read()
         (total, steps), self._since = self._since, (0.0, 0)
@@ -101,19 +101,19 @@ class SegmentEvaluations:
         self.best, self.best_buffers = list[Tensor](), dict[str, Tensor]()
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
-    def due(self) -> dict[str, Evaluation | None]:
+    def evaluate_if_due(self) -> dict[str, Evaluation | None]:
         """Return the evaluations that are due now in a final, a watched or a `curve` segment. The first comes early, to
         learn how long they take, and which loss such a segment began with."""
         if self.segment.curve:
             before, self.listed = self.listed, self.learner.steps // self.listed_every
-            due = self.listed > before and not self.forecast.reached()
-            return self.look(after=self.forecast.closing_seconds()) if due else {}
+            due = self.listed > before and not self.forecast.is_reached()
+            return self.evaluate_subset(after=self.forecast.closing_seconds()) if due else {}
         if self.learner.steps < self.began + WARM or not (self._watches() or self.segment.final):
             return {}
         found: dict[str, Evaluation | None] = {}
         known = "evaluation token" in self.lease.measured()
         if self.lease.clock() >= self.next_point or not known:
-            found = self.look(after=self.forecast.closing_seconds(), both=self.watching)
+            found = self.evaluate_subset(after=self.forecast.closing_seconds(), both=self.watching)
             self.points -= known
         elif self.next_point < math.inf:
             return found
@@ -132,18 +132,18 @@ class SegmentEvaluations:
             self.watching, self.forecast.looks, self.next_point = True, 2, self.lease.clock()
         return self.watching
 
-    def look(self, after: float = 0.0, *, both: bool = True) -> dict[str, Evaluation | None]:
+    def evaluate_subset(self, after: float = 0.0, *, both: bool = True) -> dict[str, Evaluation | None]:
         """Evaluate the subset, by the average too; return nothing where it does not fit. Where the loss may turn, the
         better of both weights are kept if they are the best so far."""
-        valid, averaged = self.both(after) if both else (self.evaluate("valid", self.tokens, after), None)
+        valid, averaged = self.evaluate_both(after) if both else (self.evaluate("valid", self.tokens, after), None)
         if valid is None:
             return {}
         by_average = averaged is not None and averaged.loss < valid.loss
-        kept, training = averaged if averaged and by_average else valid, self.recent.since_asked()
+        kept, training = averaged if averaged and by_average else valid, self.recent.take_mean_loss()
         if self.watching and self.lowest.add(kept.loss, training):
             self._keep(by_average)
         if self.learner.dropout_is_new:
-            self.lowest.forget()
+            self.lowest.reset()
         return {"valid": valid, "averaged": averaged, "trained": self.trained(after)}
 
     def trained(self, after: float = 0.0) -> Evaluation | None:
@@ -153,7 +153,7 @@ class SegmentEvaluations:
     def _keep(self, by_average: bool) -> None:
         """Copy the weights, or their average, and what else the model keeps."""
         average = self.learner.average
-        with average.in_place() if average and by_average else nullcontext():
+        with average.applied() if average and by_average else nullcontext():
             self.best = [parameter.detach().clone() for parameter in self.learner.parameter_names]
         self.best_buffers = self.learner.buffers()
 
@@ -165,13 +165,13 @@ class SegmentEvaluations:
         if self.learner.average is not None:
             self.learner.average.load({})
 
-    def both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
+    def evaluate_both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
         """Evaluate the subset by the weights as they are, and by their average where there is one."""
         valid = self.evaluate("valid", self.tokens, after)
         early = self.learner.steps < WARM_UPS_BEFORE_AN_AVERAGE * self.learner.config.warm_up_steps
         if self.learner.average is None or valid is None or early:
             return valid, None
-        with self.learner.average.in_place():
+        with self.learner.average.applied():
             return valid, self.evaluate("valid", self.tokens, after)
 
     def evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
@@ -187,7 +187,7 @@ class SegmentEvaluations:
             if tokens is None
             else MARGIN * self.forecast.evaluation_seconds(min(tokens, self.sizes.get(split, tokens)))
         )
-        if self.lease.left() < expected + after:
+        if self.lease.seconds_left() < expected + after:
             return None
         before = self.lease.clock()
 
@@ -196,10 +196,10 @@ class SegmentEvaluations:
             now = self.lease.clock()
             self.lease.observe("evaluation batch", now - before)
             before = now
-            return self.lease.left() >= MARGIN * self.lease.expected("evaluation batch", 0.0) + after
+            return self.lease.seconds_left() >= MARGIN * self.lease.expected("evaluation batch", 0.0) + after
 
         evaluation = None
-        with self.lease.spent_on("evaluation"):
+        with self.lease.charging("evaluation"):
             try:
                 evaluation = evaluate(
                     self.learner.model,
@@ -219,5 +219,5 @@ class SegmentEvaluations:
             if (split, tokens) in self.too_large:
                 give_back_freed()
         if evaluation is not None:
-            self.forecast.evaluated(evaluation)
+            self.forecast.learn_evaluation(evaluation)
         return evaluation

@@ -374,7 +374,7 @@ def test_what_is_stored_of_a_loop_gives_the_same_settings_again_once_its_file_is
 def test_a_study_that_goes_on_in_another_file_says_so(here: Path) -> None:
     original = Settings(budget="1h", **LOOP)
     with Journal(None, new=True) as journal:
-        journal.note(settings=original.stored())
+        journal.write_facts(settings=original.stored())
         assert not [*loop_change_warnings(original, journal)]
         Path("other.py").write_text("print()")
         (line,) = loop_change_warnings(replace(original, train="other.py"), journal)
@@ -386,7 +386,7 @@ def test_the_printed_line_to_go_on_names_the_loop_its_mirror_and_its_cluster(her
     settings = Settings(budget="1h", **LOOP, mirror=here / "mirror", address="10.0.0.1:6379")
     (here / "study").mkdir()
     (here / "study" / "study.json").write_text(json.dumps({"settings": settings.stored()}))
-    _, script, *flags = shlex.split(settings.to_go_on(here / "study"))
+    _, script, *flags = shlex.split(settings.resume_command(here / "study"))
     assert script == "tune/run.py" and str(here / "mirror") in flags
     again = cli.parse(Settings, flags)
     assert (again.train, again.mirror, again.space) == (settings.train, here / "mirror", settings.space)
