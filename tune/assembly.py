@@ -21,7 +21,6 @@ from tune.search.ladder import Frame, Ladder, Rules
 from tune.search.listed import listed_family
 from tune.search.outlook import Outlook
 from tune.search.resume import agreed_terms, last_moment, spent, spent_beside
-from tune.search.state import Terms
 from tune.search.suggest import Suggester, prior_of
 from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, wall_clock_limit
 from tune.settings import Settings
@@ -73,7 +72,7 @@ def make_engine(
             continue
         engine.families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
     if not terms:
-        engine.apply_terms(make_terms(context, engine))
+        engine.apply_terms(settings.deadline, context.devices.processor)
     journal.write_facts(
         rung_seconds={
             name: [family.policy.rung_seconds(rung) for rung in range(12)]
@@ -90,15 +89,6 @@ def charge_probe(journal: Journal, seconds: float) -> None:
         with journal.transaction():
             slot = journal.insert("slots", {"slot": 0, "opened": 0.0, "closed": seconds})
             journal.insert("charges", {"at": seconds, "slot": slot, "what": "start", "seconds": seconds})
-
-
-def make_terms(context: SearchContext, engine: Engine) -> Terms:
-    """Return the terms under which the study runs now."""
-    settings = context.settings
-    return Terms(
-        cap=settings.budget, deadline=settings.deadline, processor=context.devices.processor,
-        families={name: family.seconds for name, family in engine.families.items()},
-    )  # fmt: skip
 
 
 def make_family(

@@ -21,7 +21,7 @@ import pandas as pd
 
 from model.training.checkpoint import DamagedCheckpoint, export, model_resume_checkpoint
 from model.training.evaluation import Score
-from tune.assembly import make_engine, make_terms, make_trial_environment
+from tune.assembly import make_engine, make_trial_environment
 from tune.backend.leased import STOP_FILE
 from tune.backend.loop_trial import LoopTrial
 from tune.backend.session import (
@@ -200,7 +200,7 @@ def conduct(
         engine = make_engine(context, journal, listeners, slots_there=slots_there)
         go_on = model_resume_checkpoint if context.loop is None else resume_checkpoint
         if settings.resume:
-            notes = restore(engine, journal, make_terms(context, engine), go_on)
+            notes = restore(engine, go_on, settings.deadline, devices.processor)
             for line in (*notes, *loop_change_warnings(settings, journal)):
                 write(line)
         note_facts(context.facts(), journal)

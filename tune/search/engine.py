@@ -14,7 +14,7 @@ from tune.reports import ENDS, Report
 from tune.search.family import MOST_REFUSALS, Family, Slots, TrialRecord, with_margin, with_start_up
 from tune.search.ladder import Ladder, wall_clock
 from tune.search.policy import Confirm, Finish, HandBack, Promote, Start, Train, Wait
-from tune.search.state import AgreedTerms, State, Terms, last_events, parse_agreed_terms
+from tune.search.state import AgreedTerms, State, last_events, parse_agreed_terms
 from tune.search.successive_halving import HOPELESS
 from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, RunningLease
@@ -131,24 +131,22 @@ class Engine:
 
     # The terms it runs under
 
-    def apply_terms(self, terms: Terms) -> list[str]:
-        """Put the study under these terms from now on, and write them down where they differ from those before.
-
-        Returns notes for the user.
-        """
-        journal = self.accounting.journal
+    def apply_terms(self, deadline: float | None, processor: str) -> list[str]:
+        """Put the study under its ledger's cap, this deadline (in seconds from its start) and this processor from now
+        on, and write them down where they differ from those before. Returns notes for the user."""
+        journal, cap = self.accounting.journal, self.accounting.ledger.cap
         agreed = parse_agreed_terms(journal.facts())
         before = agreed[-1] if agreed else None
-        refitted = before is None or (before.seconds, before.deadline) != (terms.cap, terms.deadline)
-        other = before is not None and before.processor not in (None, terms.processor)
+        refitted = before is None or (before.seconds, before.deadline) != (cap, deadline)
+        other = before is not None and before.processor not in (None, processor)
         if not refitted and not other:
             return []
         decision, report = last_events(journal)
         now = AgreedTerms(
-            at=self.accounting.clock(), seconds=terms.cap, deadline=terms.deadline, processor=terms.processor,
+            at=self.accounting.clock(), seconds=cap, deadline=deadline, processor=processor,
             families={
-                name: (seconds, self._ladder(name, seconds, terms.deadline, new=before is None))
-                for name, seconds in (terms.families.items() if refitted else ())
+                name: (family.seconds, self._ladder(family, deadline, new=before is None))
+                for name, family in (self.families.items() if refitted else ())
             },
             decision=decision, report=report,
         )  # fmt: skip
@@ -157,12 +155,12 @@ class Engine:
             journal.write_facts(caps=[each.to_json() for each in (*agreed, now)], slots_kept=None)
         if before is None or not other:
             return []
-        which = f"{terms.processor}, where the study had {before.processor}"
+        which = f"{processor}, where the study had {before.processor}"
         return [f"another processor: {which}: prices are learned anew; rungs and what is measured on stay the study's"]
 
-    def _ladder(self, name: str, seconds: float, deadline: float | None, *, new: bool) -> Ladder:
-        policy = self.families[name].policy
-        return policy.ladder if new else policy.make_ladder(seconds, self.within, deadline or math.inf)
+    def _ladder(self, family: Family, deadline: float | None, *, new: bool) -> Ladder:
+        policy = family.policy
+        return policy.ladder if new else policy.make_ladder(family.seconds, self.within, deadline or math.inf)
 
     # What a free slot does next
 

@@ -20,7 +20,7 @@ from tune.errors import UserError
 from tune.reports import from_row
 from tune.search.engine import CONFIRM, DEATHS_ALLOWED, GO_ON, LEAST_LEASE_SECONDS, RETRY, Engine
 from tune.search.family import TrialRecord
-from tune.search.state import AgreedTerms, State, Terms, last_events, parse_agreed_terms
+from tune.search.state import AgreedTerms, State, last_events, parse_agreed_terms
 from tune.search_space import seedless
 from tune.store.accounting import DECODING, RunningLease
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, is_worker_alive, read_heartbeat
@@ -198,11 +198,10 @@ class Newest(Protocol):
     def __call__(self, folder: Path, *, undecayed: bool) -> tuple[str, int] | None: ...
 
 
-def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> list[str]:
-    """Bring a new engine to where the study stood, and put it under these terms. Returns notes for the user.
-
-    UserError: the journal says something impossible.
-    """
+def restore(engine: Engine, newest: Newest, deadline: float | None, processor: str) -> list[str]:
+    """Bring a new engine to where its study stood, and put it under these terms, as in Engine.apply_terms. Returns
+    notes for the user. UserError: the journal says something impossible."""
+    journal = engine.accounting.journal
     with damage_as_user_error(journal):
         replay_journal(engine.state, journal)
         for row in journal.rows("SELECT * FROM memory ORDER BY event"):
@@ -213,10 +212,10 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
             engine.close_killed(row["trial"], row["charged"])
     at_end = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
-    notes += engine.apply_terms(terms)
+    notes += engine.apply_terms(deadline, processor)
     kept = journal.facts().get("slots_kept")
     wall = engine.wall_left()
-    lost = (terms.deadline or 0.0) - engine.accounting.clock() - wall
+    lost = (deadline or 0.0) - engine.accounting.clock() - wall
     if lost >= LEAST_LEASE_SECONDS:  # all slots have to make up for it
         told, away = whole_text(lost), whole_text(max(0.0, wall))
         notes.append(f"{told} were lost: the deadline is {away} away")

@@ -28,22 +28,12 @@ MOST_RUNGS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What a study runs under from a moment on: its cap in device-seconds, its deadline in seconds from its start, its
-    processor, and, by family, the seconds of a slot that it has of the cap."""
-
-    cap: float
-    deadline: float | None
-    processor: str
-    families: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class AgreedTerms:
     """The terms of a study from a moment on, as `caps` of its journal has them.
 
-    at: that moment; seconds: the cap; families: where cap or deadline differ from before, what each may use, in seconds
-    of a slot, and its ladder; decision, report: numbers of the last ones before.
+    at: that moment; seconds: the cap; deadline: in seconds from the study's start; families: where cap or deadline
+    differ from before, what each may use, in seconds of a slot, and its ladder; decision, report: numbers of the last
+    ones before.
     """
 
     at: float

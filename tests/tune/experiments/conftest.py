@@ -7,7 +7,7 @@ import pytest
 
 from model.training.checkpoint import model_resume_checkpoint
 from tests.model.conftest import clock, eager, life, pair_data, run, small, small_pairs, small_text, text_data, warm
-from tune.assembly import make_engine, make_terms, make_trial_environment
+from tune.assembly import make_engine, make_trial_environment
 from tune.display.tensorboard import TensorBoard
 from tune.experiments.base import Experiment, Row
 from tune.experiments.lists import ended_trial_rows
@@ -42,7 +42,7 @@ def studied(
             close_what_a_kill_left_open(journal)
         tensorboard = TensorBoard(folder / "tensorboard", journal, settings, context.dimensions)
         engine = make_engine(context, journal, [tensorboard], now=clock, elapsed=0.0)
-        notes = [] if new else restore(engine, journal, make_terms(context, engine), model_resume_checkpoint)
+        notes = [] if new else restore(engine, model_resume_checkpoint, settings.deadline, context.devices.processor)
         assert notes == []
         journal.write_facts(**context.facts())
         place = make_trial_environment(context, engine)

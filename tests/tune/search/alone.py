@@ -19,7 +19,6 @@ from tune.search.policy import BudgetLeft
 from tune.search.resume import agreed_terms, close_what_a_kill_left_open, last_moment, restore, spent
 from tune.search.scaling_law import ScalingLaw
 from tune.search.simulator import Clock, Costs, PowerLaw
-from tune.search.state import Terms
 from tune.search.successive_halving import SuccessiveHalving
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
@@ -155,8 +154,8 @@ class Search(Alone):
         if going_on:
             close_what_a_kill_left_open(going_on)
         super().__init__(**about)
-        terms = Terms(cap=self.seconds, deadline=None, processor="one", families={"alone": self.seconds})
-        self.notes = restore(self.engine, going_on, terms, self.newest) if going_on else self.engine.apply_terms(terms)
+        now = None, "one"
+        self.notes = restore(self.engine, self.newest, *now) if going_on else self.engine.apply_terms(*now)
 
     def course(self, trial: str, family: str, config: Mapping[str, Any]) -> Any:
         """How a trial trains."""

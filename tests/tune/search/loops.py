@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tune.search.world import Played, opened
-from tune.assembly import make_engine, make_terms
+from tune.assembly import make_engine
 from tune.backend.loop_trial import forced_end_report, report_of
 from tune.devices import Devices
 from tune.facts import facts_of
@@ -44,7 +44,7 @@ class Loops(Played):
         clock, context = Clock(), make_loop_context(settings, devices)
         engine = make_engine(context, journal, [], now=clock, elapsed=elapsed)
         super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
-        self.told = restore(engine, journal, make_terms(context, engine), resume_checkpoint) if there else []
+        self.told = restore(engine, resume_checkpoint, settings.deadline, devices.processor) if there else []
         self.folder, self.gap, self.chance, self.journal = folder, gap, random.Random(seed), journal
         self.before, self.broken, self.at_once = last_moment(journal), False, False
         metric = metric_of(settings)

@@ -13,7 +13,7 @@ import pytest
 from model.training.checkpoint import model_resume_checkpoint
 from tests.tune.search.world import Ticking, opened
 from tests.tune.test_registry import CORE
-from tune.assembly import make_engine, make_terms, parameters
+from tune.assembly import make_engine, parameters
 from tune.dry_run import make_plan, plan_lines
 from tune.errors import UserError
 from tune.prospects import restore_policies
@@ -62,8 +62,7 @@ class Made:
         self.journal, there = opened(folder)
         clock = Ticking()
         self.engine: Engine = make_engine(self.context, self.journal, [], now=clock, elapsed=0.0)
-        terms = make_terms(self.context, self.engine)
-        self.told = restore(self.engine, self.journal, terms, model_resume_checkpoint) if there else []
+        self.told = restore(self.engine, model_resume_checkpoint, None, CORE.processor) if there else []
         self.journal.write_facts(**self.context.facts())
         self.family = self.engine.families["nanogpt"]
         self.simulation = Simulation(self.engine, clock, COSTS, self.course)

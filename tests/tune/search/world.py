@@ -20,7 +20,6 @@ from tune.search.listed import ListEntry, listed_family
 from tune.search.memory_model import PAPER_BYTES_FACTOR, MemoryModel
 from tune.search.resume import agreed_terms, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
-from tune.search.state import Terms
 from tune.store.accounting import Accounting, Assignment, Ledger
 from tune.store.heartbeat import HEARTBEAT_FOLDER, write_heartbeat
 from tune.store.journal import JOURNAL_FILE, Journal
@@ -173,9 +172,8 @@ class World(Played):
                 policy=HalvingWithConfirmation(frame, ladder or frame.fit(first, deadline=wall), engine.price_of(name)),
                 memory=known_memory(memory_limit), warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
-        seconds = {name: family.seconds for name, family in self.families.items()}
-        now = Terms(cap=cap, deadline=deadline, processor=processor, families=seconds)
-        self.told = restore(engine, self.journal, now, model_resume_checkpoint) if resumed else engine.apply_terms(now)
+        now = deadline, processor
+        self.told = restore(engine, model_resume_checkpoint, *now) if resumed else engine.apply_terms(*now)
         if resumed:
             self.take_up()
         self.journal.write_facts(cap_seconds=cap)
