@@ -136,7 +136,7 @@ class Baseline(Policy):
         return math.ceil(self.longest) - 1
 
     def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
-        """Return whether a trial goes on from a decision. over: whether that was its last."""
+        """Return whether a trial goes on from a decision. is_last: whether that was its last."""
         return True
 
     def on_complete(self, trial: str) -> None:
@@ -146,6 +146,13 @@ class Baseline(Policy):
         """Note that a trial failed."""
 
     # --- shared
+
+    @property
+    def _parked(self) -> list[str]:
+        """Trials that wait until the rule promotes them, the best of those at one rung first."""
+        waiting = {trial: each for trial, each in self.trials.items() if each.state == "paused"}
+        there = (trial for trial, each in waiting.items() if trial not in self.going and each.rung + 1 < self.longest)
+        return sorted(there, key=lambda trial: (waiting[trial].losses[waiting[trial].rung], trial))
 
     @property
     def _running(self) -> int:
@@ -346,39 +353,25 @@ class PromotionAsha(OwnLadder):
     each rung; a free slot promotes the best parked one that is among the best 1 / reduction of its rung, the highest
     rung first, else begins a new one; where there is none left, it promotes the best parked one of the highest rung."""
 
-    def __init__(self, **common: Any) -> None:
-        super().__init__(**common)
-        self._rungs: dict[int, dict[str, float]] = {}
-        self._parked: dict[int, set[str]] = {}
-
     def decide(self, left: BudgetLeft) -> Move:
         """Go on with a trial on its way to its next rung, else promote one, begin a new one, or take the best parked
         one."""
         if self.going:
             return super().decide(left)
+        first = {self.trials[trial].rung: trial for trial in reversed(self._parked)}
         for fills in (False, True):
-            for rung in sorted(self._parked, reverse=True):
-                losses = self._rungs[rung]
-                waiting = sorted(self._parked[rung], key=lambda trial: (losses[trial], trial))
-                best = sorted(losses.values())[: int(len(losses) / self.reduction)]
-                if waiting and (fills or (best and losses[waiting[0]] <= best[-1])):
-                    reached = self._affordable(waiting[0], self.decision[waiting[0]], left)
+            for rung, trial in sorted(first.items(), reverse=True):
+                losses = sorted(each.losses[rung] for each in self.trials.values() if rung in each.losses)
+                best = losses[: int(len(losses) / self.reduction)]
+                if fills or (best and self.trials[trial].losses[rung] <= best[-1]):
+                    reached = self._affordable(trial, self.decision[trial], left)
                     if reached is not None:
-                        return Promote(waiting[0], reached, "is the best parked" if fills else "is promoted")
+                        return Promote(trial, reached, "is the best parked" if fills else "is promoted")
             if not fills and isinstance(move := self._begin(left), Start):
                 return move
         return Wait("what runs may be promoted") if self._running else HandBack("nothing is left")
 
-    def on_promoted(self, trial: str, rung: int, seconds: float) -> None:
-        super().on_promoted(trial, rung, seconds)
-        for waiting in self._parked.values():
-            waiting.discard(trial)
-
     def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
-        rung = self.trials[trial].rung
-        self._rungs.setdefault(rung, {})[trial] = loss
-        if not is_last:
-            self._parked.setdefault(rung, set()).add(trial)
         return False
 
 
@@ -386,10 +379,7 @@ class OneReport(Baseline):
     """Baseline that trains every configuration to its first report, for half of the cap at most; then the best of these
     to their ends."""
 
-    def __init__(self, **common: Any) -> None:
-        super().__init__(**common)
-        self._whole: float | None = None
-        self._parked: dict[str, float] = {}
+    _whole: float | None = None
 
     def decide(self, left: BudgetLeft) -> Move:
         """Return a trial on its way to its end, else begin a new one while half of the cap lasts, else take the best
@@ -399,20 +389,15 @@ class OneReport(Baseline):
             return super().decide(left)
         if self.supply.has_more and left.seconds > (1 - FIRST_REPORTS_SHARE) * self._whole:
             return self._begin(left)
-        for trial in sorted(self._parked, key=lambda trial: (self._parked[trial], trial))[:1]:
+        for trial in self._parked[:1]:
             rung = self._affordable(trial, self.decision[trial], left)
             return HandBack("nothing is left") if rung is None else Promote(trial, rung, "is the best that waits")
         return Wait("first reports are missing") if self._running else HandBack("nothing is left")
-
-    def on_promoted(self, trial: str, rung: int, seconds: float) -> None:
-        super().on_promoted(trial, rung, seconds)
-        self._parked.pop(trial, None)
 
     def next_decision(self, trial: str, rung: int) -> int:
         return 0 if rung < 0 else super().next_decision(trial, rung)
 
     def should_continue(self, trial: str, time: float, loss: float, is_last: bool) -> bool:
-        self._parked[trial] = loss
         return False
 
 
