@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import bare
-from tests.tune.search.world import STEP_SECONDS, WARM_UP_STEPS, Numbered, World
-from tune.reports import LEASE_RESERVE_FACTOR, Evaluation, Report
+from tests.tune.search.world import STEP_SECONDS, STOPPED, WARM_UP_STEPS, Numbered, World
+from tune.reports import LEASE_RESERVE_FACTOR, Evaluation
 from tune.search.family import (  # fmt: skip
     DECODING_SHARE,
     SLOWER,
@@ -25,9 +25,6 @@ from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.successive_halving import SAME_ERRORS_TO_GIVE_UP
 from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS
-
-STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped")
-"""What a trial reports that was told to stop before its first step."""
 
 
 @pytest.mark.parametrize(("cap", "slots"), [(60, 1), (60, 2), (240, 2), (1200, 4), (28800, 8)])
@@ -138,10 +135,7 @@ def test_a_trial_is_overdue_within_its_grace_and_not_as_soon_as_its_lease_is_ove
 def test_a_trial_whose_end_cannot_be_measured_for_want_of_memory_is_over(tmp_path: Path) -> None:
     """It would run out of it again, on lease after lease."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.taken()
-    world.now += 9
-    report = replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, ended="unmeasured")
-    world.engine.on_report(assignment.trial, report)
+    assignment = world.report_after(9, steps=40, step_seconds=STEP_SECONDS, ended="unmeasured")
     (row,) = world.rows("SELECT state, reason FROM trials")
     assert row["state"] == "stopped" and row["reason"].startswith("memory")
     world.run()
@@ -169,9 +163,7 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
     tmp_path: Path, deadline: float | None, states: tuple[str, str]
 ) -> None:
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=deadline)
-    assignment = world.taken()
-    world.now += 7.5
-    world.engine.on_report(assignment.trial, replace(STOPPED, ended="lease"))
+    assignment = world.report_after(7.5, ended="lease")
     world.run()
     query = "SELECT state, reason FROM trials WHERE trial = ?"
     assert tuple(world.rows(query, assignment.trial)[0]) == states
@@ -273,12 +265,8 @@ def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up() -> None:
 def test_a_trial_past_its_best_counts_with_the_weights_that_are_kept_of_it(tmp_path: Path) -> None:
     """Their average, where that is better than they are."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.taken()
-    world.now += 9
-    world.engine.on_report(
-        assignment.trial,
-        replace(STOPPED, steps=40, ended="turned", valid=Evaluation(loss=3.0), averaged=Evaluation(loss=2.0)),
-    )
+    about = {"valid": Evaluation(loss=3.0), "averaged": Evaluation(loss=2.0)}
+    assignment = world.report_after(9, steps=40, ended="turned", **about)
     best: Any = world.families["nanogpt"].policy.state()["past best"]
     assert best[assignment.trial][0] == 2.0
 
@@ -296,10 +284,8 @@ def test_only_a_loop_that_came_to_its_end_is_told_to_have(
     tmp_path: Path, ended: Any, numbers: dict[str, float] | None, told: str
 ) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.taken()
-    world.now += 9
     found = {"valid": Evaluation(loss=2.0), "numbers": numbers, "ended": ended}
-    world.engine.on_report(assignment.trial, replace(STOPPED, steps=40, step_seconds=STEP_SECONDS, **found))
+    world.report_after(9, steps=40, step_seconds=STEP_SECONDS, **found)
     (row,) = world.rows("SELECT state, reason FROM trials")
     assert (row["state"], row["reason"]) == ("finished", told)
 
@@ -321,12 +307,9 @@ def test_what_suggests_hears_of_all_that_reached_a_rung_or_an_end_of_their_own_o
 ) -> None:
     hearing = Hearing()
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: hearing)
-    assignment = world.taken()
-    world.now += 9
-    report = replace(
-        STOPPED, steps=40, step_seconds=STEP_SECONDS, ended=ended, valid=Evaluation(loss=2.0), seconds={"steps": 8.0}
-    )  # fmt: skip
-    world.engine.on_report(assignment.trial, report)
+    assignment = world.report_after(
+        9, steps=40, step_seconds=STEP_SECONDS, ended=ended, valid=Evaluation(loss=2.0), seconds={"steps": 8.0}
+    )
     assert hearing.heard == [(assignment.trial, 0, 2.0)]
 
 
@@ -355,10 +338,8 @@ def test_on_another_processor_nothing_counts_that_earlier_studies_took() -> None
 
 def test_a_trial_keeps_the_small_parts_in_which_it_fitted_where_no_limit_tells_of_them(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.taken()
+    assignment = world.report_after(6, steps=9, ended="lease", micro_batches=4, ran_out=True)
     assert assignment.micro_batches == 1
-    world.now += 6
-    world.engine.on_report(assignment.trial, replace(STOPPED, steps=9, ended="lease", micro_batches=4, ran_out=True))
     again = world.taken()
     assert (again.trial, again.micro_batches) == (assignment.trial, 4)
 
@@ -408,14 +389,10 @@ def test_no_rung_leads_beyond_the_steps_of_a_life() -> None:
 def test_what_it_took_to_measure_a_trial_at_its_end_is_no_price_of_a_segment(tmp_path: Path, whole: float) -> None:
     """Of one that turned on its way to a rung."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.taken()
-    world.now += (start := 2.0) + (steps := 5.0) + (beside := 3.0) + whole
-    report = replace(
-        STOPPED, steps=40, step_seconds=STEP_SECONDS, ended="turned", valid=Evaluation(loss=2.0),
-        seconds={"start": start, "steps": steps, "evaluation": beside + whole},
-        whole=Evaluation(loss=2.0, seconds=whole / 2), test=Evaluation(loss=2.0, seconds=whole / 2),
-    )  # fmt: skip
-    world.engine.on_report(assignment.trial, report)
+    seconds = {"start": 2.0, "steps": 5.0, "evaluation": (beside := 3.0) + whole}
+    splits = dict.fromkeys(("whole", "test"), Evaluation(loss=2.0, seconds=whole / 2))
+    about = {"steps": 40, "step_seconds": STEP_SECONDS, "ended": "turned", "valid": Evaluation(loss=2.0)}
+    world.report_after(sum(seconds.values()), **about, **splits, seconds=seconds)
     assert world.families["nanogpt"].cost_model.segment(None, 0.0) == pytest.approx(beside)
 
 
@@ -423,11 +400,9 @@ def test_a_trial_costs_what_its_steps_take_by_now_and_a_loop_reports_as_rarely_a
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: Numbered(most=1))
     family = world.families["nanogpt"]
     for rung, step_seconds, gap in ((0, STEP_SECONDS, 3.0), (1, 2 * STEP_SECONDS, 1.0)):
-        assignment = world.taken()
+        about = {"step_seconds": step_seconds, "numbers": {"loss": 2.0}, "gap": gap, "valid": Evaluation(loss=2.0)}
+        assignment = world.report_after(9, steps=40 * (rung + 1), ended="rung", **about)
         assert (assignment.trial, assignment.rung) == ("t001", rung)
-        world.now += 9
-        report = replace(STOPPED, step_seconds=step_seconds, ended="rung", numbers={"loss": 2.0}, gap=gap)
-        world.engine.on_report("t001", replace(report, steps=40 * (rung + 1), valid=Evaluation(loss=2.0)))
         assert world.engine.trials["t001"].gap == family.gap == 3.0
         prices = [family.cost_model.segment("t001", training) for training in (0.0, 10.0)]
         assert prices[1] - prices[0] == pytest.approx(10.0 * step_seconds / STEP_SECONDS)

@@ -15,7 +15,6 @@ from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
 from tune.assembly import make_engine, make_trial_environment
 from tune.devices import find_devices
 from tune.facts import check_same_kind
-from tune.reports import Report
 from tune.search import engine
 from tune.search.family import CostModel
 from tune.search.forecast import NO_PROGRESS, Progress
@@ -202,10 +201,8 @@ def test_rebuilt_after_memory_ran_out_in_parts_of_every_size_the_state_is_what_i
 
 def test_rebuilt_after_batches_were_cut_within_a_lease_the_state_is_what_it_was(tmp_path: Path) -> None:
     world = World(tmp_path, cap=400, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.taken()
-    world.now += 6
-    report = Report(steps=5, tokens=5, training_seconds=0.5, micro_batches=2, ran_out=True, seconds={"start": 5.0})
-    assert world.engine.on_report(assignment.trial, report) == "goes on"
+    world.report_after(6, ended=None, steps=5, micro_batches=2, ran_out=True)
+    assert world.engine.running
     assert World(tmp_path, cap=400, slots=1, shares={"nanogpt": 1.0}).told == []
 
 

@@ -5,6 +5,7 @@ clock that moves from one report to the next.
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -38,6 +39,8 @@ MOST_MICRO_BATCHES = 16
 SUBSET, WHOLE_NATS = 4096, 0.4
 """Target tokens of the validation subset, and by how much the loss of all of the split is above that of the subset."""
 SHARES = {"translation": 0.5, "nanogpt": 0.5}
+STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped")
+"""What a trial reports that was told to stop before its first step."""
 
 
 class Ticking(Clock):
@@ -204,6 +207,13 @@ class World(Played):
         """The process of a lease gives a sign of life, or its last one."""
         (self.journal.folder / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
         write_heartbeat(self.journal.folder, assignment.trial, assignment.lease, self.now, ended)
+
+    def report_after(self, passed: float, /, **report: Any) -> Assignment:
+        """The next lease, of which its trial reports this after so many seconds, else what STOPPED says."""
+        assignment = self.taken()
+        self.now += passed
+        self.engine.on_report(assignment.trial, replace(STOPPED, **report))
+        return assignment
 
     def step_seconds(self, assignment: Assignment) -> float:
         """Of the steps of a trial."""
