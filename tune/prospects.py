@@ -20,8 +20,8 @@ from tune.reports import Evaluation
 from tune.search.confirm import HalvingWithConfirmation
 from tune.search.earlier import WarmStart
 from tune.search.engine import Engine
-from tune.search.family import CostModel, Family
-from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
+from tune.search.family import CostModel, Family, Suggestions
+from tune.search.forecast import NO_FAVOUR, Favour
 from tune.search.other_caps import CapForecast, StudyConditions, predict_other_caps
 from tune.search.resume import agreed_terms, close_what_a_kill_left_open, damage_as_user_error, replay_journal
 from tune.search.state import State
@@ -108,19 +108,8 @@ def slots_to_go_on(settings: Settings, facts: Mapping[str, Any]) -> int:
     return devices.with_sharing(settings, 0.0).slots
 
 
-class NoSuggestions:
-    """The suggestions of a search that starts no more trials."""
-
-    has_more = False
-
-    def suggest(self, trial: str) -> dict[str, Any]:
-        raise AssertionError("a study that is only read starts no trial")
-
-    def note_tried(self, trial: str, config: dict[str, Any]) -> None:
-        pass
-
-    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
-        pass
+class NoSuggestions(Suggestions):
+    """The suggestions of a study that is only read: it starts no more trials."""
 
 
 def restore_policies(

@@ -19,6 +19,7 @@ import numpy as np
 
 from tune.errors import UserError
 from tune.reports import EPOCHS_AS_NEW, LARGEST_LOG, NEW_DROPOUT, WATCH_SHARE, LossTracker
+from tune.search.family import Suggestions
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
@@ -158,7 +159,7 @@ class Table:
         return hashlib.sha256(repr(self.curves).encode()).hexdigest()[:12]
 
 
-class CurveSuggestions:
+class CurveSuggestions(Suggestions):
     """Suggestions for the engine that hand out each curve of a table once: in a seeded order, or as a search suggests
     them. A configuration is the number of its curve.
 
@@ -205,9 +206,6 @@ class CurveSuggestions:
     def favour(self, trial: str) -> Favour:
         """Return how promising a trial was before anything was known: all alike without a prior."""
         return NO_FAVOUR if self._prior is None else self._prior(self._curves[self._given[trial]].config)
-
-    def note_tried(self, trial: str, config: dict[str, Value]) -> None:
-        """Do nothing: a replay is never resumed."""
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         """Tell the outlook how far a trial is at a rung."""

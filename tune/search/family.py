@@ -126,20 +126,24 @@ class CostModel:
 
 
 class Suggestions(Protocol):
-    """Source of a family's new configurations."""
+    """Source of a family's new configurations. What a subclass leaves out is as of one that has none."""
 
     @property
     def has_more(self) -> bool:
         """Whether there is a configuration that was not tried yet."""
+        return False
 
     def suggest(self, trial: str) -> Config:
         """Return such a configuration, for this trial."""
+        raise AssertionError("there is none")
 
     def note_tried(self, trial: str, config: Config) -> None:
         """Note that a trial was given a configuration, now or in an earlier run."""
+        return
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         """Learn the loss of a trial at a rung, and its progress there; None: it failed on the way there."""
+        return
 
 
 @dataclass(kw_only=True)
