@@ -140,7 +140,7 @@ def report(rows: Sequence[Row]) -> list[TextTable]:
     note = f"Means in % of the best perplexity, {seeds} search{'es' if seeds > 1 else ''} a cell."
     told = [_by(rows, key, "regret", lambda row: 100 * row["mean_regret"], note=note) for key in GRIDS]
     told += [_by(rows, key, "hypervolume", lambda row: row["hypervolume"], ".3f") for key in GRIDS]
-    told.append(_means(rows))
+    told.append(_over_all(rows))
     if OURS in _names(rows, "scheduler") and _baselines(rows):
         told += [_ratios(rows, f"{OURS}'s regret over each baseline's, by {key}", key) for key in GRIDS]
         if at_half := _with_half(rows):
@@ -148,14 +148,20 @@ def report(rows: Sequence[Row]) -> list[TextTable]:
     return told
 
 
+def _means(rows: Sequence[Row], value: Callable[[Row], float], key: str | None = None) -> dict[str, list[float]]:
+    """Return by scheduler the means over the cells of each value of `key`, and over all."""
+    parts = [[row for row in rows if row[key] == name] for name in _names(rows, key)] if key else []
+    return {
+        name: [statistics.fmean(value(row) for row in part if row["scheduler"] == name) for part in (*parts, rows)]
+        for name in _names(rows, "scheduler")
+    }
+
+
 def _by(
     rows: Sequence[Row], key: str, what: str, value: Callable[[Row], float], form: str = ".2f", note: str = ""
 ) -> TextTable:
     """Return a table of means: one line for each scheduler, one column for each value of `key`, and one for all."""
-    lines = []
-    for scheduler in _names(rows, "scheduler"):
-        parts = [[row for row in part if row["scheduler"] == scheduler] for part in (*_parts(rows, key), rows)]
-        lines.append([scheduler, *(f"{statistics.fmean(map(value, part)):{form}}" for part in parts)])
+    lines = [[name, *(f"{mean:{form}}" for mean in means)] for name, means in _means(rows, value, key).items()]
     columns = ["scheduler", *map(str, _names(rows, key)), "all"]
     return TextTable(title=f"{what} by {key}", columns=columns, rows=lines, note=note)
 
@@ -175,16 +181,17 @@ def _with_half(rows: Sequence[Row]) -> list[Row]:
 
 def _ratios(rows: Sequence[Row], title: str, key: str) -> TextTable:
     """Return our regret over each baseline's, and over that of the best baseline in each column; below 1 is a win."""
-    parts = [*_parts(rows, key), rows]
-    lines = []
-    for baseline in _baselines(rows):
-        lines.append([baseline, *(_ratio(_regret(part, OURS), _regret(part, baseline)) for part in parts)])
-    best = [min(_regret(part, baseline) for baseline in _baselines(rows)) for part in parts]
-    lines.append(["best baseline", *(_ratio(_regret(part, OURS), of) for part, of in zip(parts, best, strict=True))])
+    regrets = _means(rows, lambda row: row["mean_regret"], key)
+    others = {name: regrets[name] for name in _baselines(rows)}
+    others["best baseline"] = [min(each) for each in zip(*others.values(), strict=True)]
+    lines = [
+        [name, *(f"{ours / of:.2f}" if of else "-" for ours, of in zip(regrets[OURS], theirs, strict=True))]
+        for name, theirs in others.items()
+    ]
     return TextTable(title=title, columns=["baseline", *map(str, _names(rows, key)), "all"], rows=lines)
 
 
-def _means(rows: Sequence[Row]) -> TextTable:
+def _over_all(rows: Sequence[Row]) -> TextTable:
     """Return a table of means over all cells. bound: regret of the best configuration alone, with .6 of the cap; wall:
     seconds to the end, in multiples of cap / workers."""
     columns: dict[str, Callable[[Row], float]] = {
@@ -200,27 +207,13 @@ def _means(rows: Sequence[Row]) -> TextTable:
         "+-hv": lambda row: row["hypervolume_error"],
         "wall": lambda row: row["wall_seconds"] * row["workers"] / row["cap_seconds"],
     }
-    lines = []
-    for scheduler in _names(rows, "scheduler"):
-        own = [row for row in rows if row["scheduler"] == scheduler]
-        lines.append([scheduler, *(f"{statistics.fmean(value(row) for row in own):.2f}" for value in columns.values())])
+    means = [_means(rows, value) for value in columns.values()]
+    lines = [[name, *(f"{each[name][0]:.2f}" for each in means)] for name in _names(rows, "scheduler")]
     return TextTable(title="means over all cells", columns=["scheduler", *columns], rows=lines)
-
-
-def _regret(rows: Sequence[Row], scheduler: str) -> float:
-    return statistics.fmean(row["mean_regret"] for row in rows if row["scheduler"] == scheduler)
-
-
-def _ratio(ours: float, theirs: float) -> str:
-    return f"{ours / theirs:.2f}" if theirs else "-"
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
     return [name for name in _names(rows, "scheduler") if name not in NO_BASELINES and not name.startswith(WITHOUT)]
-
-
-def _parts(rows: Sequence[Row], key: str) -> list[list[Row]]:
-    return [[row for row in rows if row[key] == name] for name in _names(rows, key)]
 
 
 def _names(rows: Sequence[Row], key: str) -> list[str]:
