@@ -13,10 +13,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import ray
 import ray._private.node
@@ -89,28 +90,14 @@ def read_environment() -> None:
 
 
 @contextmanager
-def patch_attributes(owner: Any, others: Mapping[str, Any]) -> Iterator[None]:
-    """Replace these attributes of a module or class inside the `with`."""
-    kept = {name: getattr(owner, name) for name in others}
-    for name, other in others.items():
-        setattr(owner, name, other)
-    try:
-        yield
-    finally:
-        for name, own in kept.items():
-            setattr(owner, name, own)
-
-
-@contextmanager
 def sigterm_left_alone() -> Iterator[None]:
     """Keep SIGTERM for this process: Ray would install its own handler when it starts, in Python and once more in C++,
     and end this process by it. Ray's processes get a group of their own: `timeout` signals all of ours, and without
     Ray's no search ends in order."""
-    handler = patch_attributes(ray._private.utils, {"set_sigterm_handler": lambda handler: None})
     try:
         with (
-            handler,
-            patch_attributes(ray._private.services, {"ConsolePopen": partial(subprocess.Popen, process_group=0)}),
+            patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None),
+            patch.object(ray._private.services, "ConsolePopen", partial(subprocess.Popen, process_group=0)),
         ):
             yield
     finally:
@@ -125,8 +112,8 @@ HELPERS = ("start_monitor", "start_log_monitor", "start_api_server")
 def without_helpers() -> AbstractContextManager[None]:
     """Keep Ray from starting an autoscaler, a log monitor and the server of a dashboard that is off, and from waiting
     for the last: half a second of a core each before the first trial, and some more in each minute after it."""
-    node = ray._private.node.Node
-    return patch_attributes(node, {name: lambda self, **how: None for name in HELPERS if hasattr(node, name)})
+    nothing: dict[str, Any] = dict.fromkeys(HELPERS, lambda self, **how: None)
+    return patch.multiple(ray._private.node.Node, create=True, **nothing)
 
 
 ENVIRONMENT = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
@@ -139,7 +126,8 @@ def without_environment_of_tunes() -> AbstractContextManager[None]:
     environment; Tune adds a variable or two, which none of these workers has, so that another would be started at the
     first lease's expense."""
     cache = sys.modules.get("ray.tune.execution.class_cache")
-    return patch_attributes(cache, {name: type(getattr(cache, name))() for name in ENVIRONMENT if hasattr(cache, name)})
+    found = {name: type(getattr(cache, name))() for name in ENVIRONMENT if hasattr(cache, name)}
+    return patch.multiple(cache, **found) if found else nullcontext()
 
 
 PRELOAD_SECONDS, LOOK_SECONDS = 15.0, 0.05
@@ -178,17 +166,6 @@ def preloading(ready: Path, workers: int) -> Iterator[None]:
         )
 
 
-class Silent(ray.tune.ProgressReporter):
-    """Progress reporter that shows nothing: in a notebook Ray's own would wipe what the cell shows."""
-
-    def should_report(self, trials: list[Any], done: bool = False) -> bool:
-        """Return False, always."""
-        return False
-
-    def report(self, trials: list[Any], done: bool, *sys_info: str) -> None:
-        """Do nothing."""
-
-
 def run_trials(
     engine: Engine, trained: type[ray.tune.Trainable], needs: Mapping[str, float], newest: Newest, **given: Any
 ) -> None:
@@ -212,7 +189,8 @@ def run_trials(
             ),
             run_config=ray.tune.RunConfig(
                 storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(bridge, scheduler, slots)],
-                progress_reporter=Silent(), failure_config=ray.tune.FailureConfig(max_failures=0),
+                progress_reporter=ray.tune.CLIReporter(),  # silent by `verbose`; a notebook's wipes what the cell shows
+                failure_config=ray.tune.FailureConfig(max_failures=0),
             ),
         )  # fmt: skip
         try:
