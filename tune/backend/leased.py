@@ -64,28 +64,15 @@ class TrialEnvironment:
     processor: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldLease:
-    """A lease as its process sees it.
+class LeasedTrial(ray.tune.Trainable):
+    """Trainable that holds one lease after another; each comes as `config["assignment"]`, an Assignment as a
+    dictionary.
 
-    ends: on the study's clock; ahead: seconds by which that is ahead of this machine's monotonic clock; idle_since:
+    _held_until: the lease's end on the study's clock, which is `_ahead` of this machine's monotonic one; _idle_since:
     when the lease had ended and its last report was made, None before that.
     """
 
-    trial: str
-    lease: int
-    ends: float
-    ahead: float
-    idle_since: float | None = None
-
-    def now(self) -> float:
-        """Return the time on the study's clock."""
-        return self.ahead + time.monotonic()
-
-
-class LeasedTrial(ray.tune.Trainable):
-    """Trainable that holds one lease after another; each comes as `config["assignment"]`, an Assignment as a
-    dictionary."""
+    _idle_since: float | None = None
 
     def take_first_lease(self, config: dict[str, Any], environment: TrialEnvironment) -> float:
         """Take the first lease, and give signs of life from now on; return when it was opened, as `_take`. Once a
@@ -100,21 +87,22 @@ class LeasedTrial(ray.tune.Trainable):
     def _take(self, config: dict[str, Any]) -> float:
         """Take a lease, and give its first sign of life; return when it was opened, by this machine's monotonic
         clock."""
-        assignment = self._assignment = config["assignment"]
+        assignment = config["assignment"]
         opened = opened_monotonic(self._environment.folder, assignment["opened"], **config["opened"])
         ends = opened + assignment["seconds"]
         with self._turn:
-            ahead = assignment["opened"] - opened
-            self._life = HeldLease(trial=assignment["trial"], lease=assignment["lease"], ends=ends + ahead, ahead=ahead)
+            self._assignment, self._idle_since = assignment, None
+            self._ahead = assignment["opened"] - opened
+            self._held_until = ends + self._ahead
             set_exit_timer(ends + GRACE_SECONDS - time.monotonic())
             with suppress(OSError):
-                write_heartbeat(self._environment.folder, self._life.trial, self._life.lease, self._life.now())
+                write_heartbeat(self._environment.folder, assignment["trial"], assignment["lease"], self._now())
         return opened
 
     def _note_lease_over(self) -> None:
         """Note that the lease has ended with its last report: from now on the process waits for the driver."""
         with self._turn:
-            self._life = dataclasses.replace(self._life, idle_since=self._life.now())
+            self._idle_since = self._now()
             cancel_exit_timer()
 
     def _should_stop(self) -> bool:
@@ -127,13 +115,13 @@ class LeasedTrial(ray.tune.Trainable):
         both after their graces; or the driver is gone, once training is closed and kept.
         """
         with self._turn:
-            life, now = self._life, self._life.now()
-            left = self._own_end(life) - now
+            held, now = self._assignment, self._now()
+            left = self._own_end() - now
             over = left <= 0 or (not self._driver.is_alive() and not self._trains)
-            why = WORKING if self._trains else IDLE
+            ended = None if not over else WORKING if self._trains else IDLE
             try:
-                if not self._has_next(life):
-                    write_heartbeat(self._environment.folder, life.trial, life.lease, now, ended=why if over else None)
+                if not self._has_next():
+                    write_heartbeat(self._environment.folder, held["trial"], held["lease"], now, ended=ended)
             finally:
                 if over:
                     with suppress(Exception):
@@ -144,17 +132,21 @@ class LeasedTrial(ray.tune.Trainable):
     def _end_others(self) -> None:
         """End the processes that this one began, before it ends itself."""
 
-    def _own_end(self, life: HeldLease) -> float:
+    def _now(self) -> float:
+        """Return the time on the study's clock."""
+        return self._ahead + time.monotonic()
+
+    def _own_end(self) -> float:
         """Return when this process ends itself if it hears nothing, on the study's clock."""
-        if life.idle_since is None:
-            return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
+        if self._idle_since is None:
+            return self._held_until + GRACE_SECONDS - LAST_WORDS_SECONDS
         driver = read_heartbeat(self._environment.folder, DRIVER)
         if self._environment.driver.boot != machine_boot_id() and (driver is None or driver.at == driver.said):
             return math.inf  # a silence may be the network's
-        return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
+        return max(self._idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 
-    def _has_next(self, life: HeldLease) -> bool:
+    def _has_next(self) -> bool:
         """Return whether the trial of this idle process has a lease elsewhere by now, whose signs of life must not be
         overwritten."""
-        last = read_heartbeat(self._environment.folder, life.trial) if life.idle_since is not None else None
-        return last is not None and last.lease > life.lease
+        last = None if self._idle_since is None else read_heartbeat(self._environment.folder, self._assignment["trial"])
+        return last is not None and last.lease > self._assignment["lease"]

@@ -122,7 +122,7 @@ class TrainingTrial(LeasedTrial):
         """Return the last report of a trial of a list with the quality of its translations; on text with what its steps
         allocate, and their time over that of plain ones; as far as its lease, memory and disk allow that."""
         began, data = time.monotonic(), self._data[self._config.family]
-        ends = self._life.ends - self._life.ahead - SCORE_SECONDS
+        ends = self._held_until - self._ahead - SCORE_SECONDS
 
         def in_time() -> None:
             if time.monotonic() > ends:

@@ -22,7 +22,6 @@ from tests.model.conftest import prepared
 from tests.tune.backend.leases import POINT, place, told
 from tune.backend import leased as trial
 from tune.backend import trainable
-from tune.backend.leased import HeldLease
 from tune.backend.trainable import TrainingTrial
 from tune.experiments.lists import CheckpointCleaner
 from tune.reports import Report, from_row
@@ -180,7 +179,7 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
     process = TrainingTrial.__new__(TrainingTrial)
     process._environment = SimpleNamespace(folder=tmp_path)  # type: ignore[assignment]
     process._driver = SimpleNamespace(is_alive=lambda: False)  # type: ignore[assignment]
-    process._life = HeldLease(trial="t001", lease=1, ends=begun + 600, ahead=0.0)
+    process._assignment, process._ahead, process._held_until = {"trial": "t001", "lease": 1}, 0.0, begun + 600
     process._trains, process._turn = True, threading.Lock()
     with suppress(OSError):
         process._live()
