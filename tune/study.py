@@ -9,7 +9,7 @@ check_not_hidden("model")
 import json
 import shlex
 import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -154,26 +154,25 @@ def search_on(
     """Run a search on these devices. up: makes a Ray while trials run; there: how many slots there are just now, where
     some may be lost."""
     context = make_context(settings, devices)
-    facts, ray = context.facts(), up(context)
-    with catch_stop_signals() as stop_signal:
-        study = context.settings.resume or context.settings.make_folder()
-        how = context.settings.resume_command(study)
-        last = print_if_killed(f"{study}: {SILENT_END}; go on with: {how}")
-        with disk_error_as_user_error(how), resume_hint_on_interrupt(f"go on with: {how}"), last:
-            if not context.settings.resume:
-                write_facts(facts, study)
-            return conduct(
-                context, study, ray, partial(there, context.devices) if there else None, stop_signal, callbacks
-            )
+    ray, kept = up(context), partial(there, context.devices) if there else None
+    with study_folder(context.settings, context.facts()) as (study, stop_signal):
+        return conduct(context, study, ray, kept, stop_signal, callbacks)
 
 
 @contextmanager
-def resume_hint_on_interrupt(how: str) -> Iterator[None]:
-    """Let a KeyboardInterrupt raised inside also say how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt as told:
-        raise KeyboardInterrupt(f"{str(told) or 'SIGINT'}; {how}") from None
+def study_folder(settings: Settings, facts: Mapping[str, Any]) -> Iterator[tuple[Path, StopSignal]]:
+    """Yield the folder of a study, made with its facts if it is new, and what takes the signals inside. However this
+    ends early, a last line says how to go on."""
+    with catch_stop_signals() as stop_signal:
+        study = settings.resume or settings.make_folder()
+        how = settings.resume_command(study)
+        try:
+            with disk_error_as_user_error(how), print_if_killed(f"{study}: {SILENT_END}; go on with: {how}"):
+                if not settings.resume:
+                    write_facts(facts, study)
+                yield study, stop_signal
+        except KeyboardInterrupt as told:
+            raise KeyboardInterrupt(f"{str(told) or 'SIGINT'}; go on with: {how}") from None
 
 
 def conduct(

@@ -17,9 +17,9 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 
 from tune.backend.session import local_ray
 from tune.backend.worker_group import LeaseOver, RankSetup, Task, WorkerGroup, start_mailbox
-from tune.display.console import LineWriter, Progress, print_if_killed, redirect_output
+from tune.display.console import LineWriter, Progress, redirect_output
 from tune.display.tensorboard import EventFile, SystemRun, scalar
-from tune.errors import disk_error_as_user_error, script_command
+from tune.errors import script_command
 from tune.experiments.base import (
     END_SECONDS,
     START_SECONDS,
@@ -37,16 +37,16 @@ from tune.experiments.base import (
 )
 from tune.experiments.lists import run_list
 from tune.experiments.tables import final_tables, show
-from tune.facts import check_same_text, facts_of, note_facts, write_facts
+from tune.facts import check_same_text, facts_of, note_facts
 from tune.machine import write_whole
 from tune.registry import pickle_families_by_value
 from tune.search.resume import damage_as_user_error, last_moment, note_cap, spent
-from tune.signals import StopSignal, catch_stop_signals, interruptible
+from tune.signals import StopSignal, interruptible
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Hold, Ledger, longest_hold_seconds
 from tune.store.journal import Journal
 from tune.store.queries import EXPERIMENT_ROWS_QUERY, last_rows
-from tune.study import SILENT_END, open_journal, resume_hint_on_interrupt
+from tune.study import open_journal, study_folder
 from tune.table_text import Table, markdown
 from tune.units import duration_text, whole_text
 
@@ -266,14 +266,8 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     context = make_experiment_context(experiment, settings)
     text = {context.settings.family: context.data}
     facts = facts_of(context.settings, context.devices, text, experiment=experiment.name)
-    with catch_stop_signals() as told:
-        study = context.settings.resume or context.settings.make_folder()
-        how = f"go on with: {settings.resume_command(study)}"
-        last = print_if_killed(f"{study}: {SILENT_END}; {how}")
-        with disk_error_as_user_error(settings.resume_command(study)), resume_hint_on_interrupt(how), last:
-            if not context.settings.resume:
-                write_facts(facts, study)
-            return conduct(experiment, context, study, told)
+    with study_folder(context.settings, facts) as (study, told):
+        return conduct(experiment, context, study, told)
 
 
 def conduct(experiment: Experiment, context: ExperimentContext, study: Path, stop_signal: StopSignal) -> int:
