@@ -11,15 +11,6 @@ ABOUT = f"""usage: {INSTALLED} NAME FLAGS
 {{names}}
 
 `{INSTALLED} NAME --help` tells the flags of each."""
-WHAT = {
-    "run": "find the best small Transformer that a fixed number of device-hours can buy",
-    "plan": "what a search would do and cost; spends nothing",
-    "rank": "rank what was found",
-    "report": "write one self-contained page of a study",
-    "experiment": "repeat an experiment of the published reports, under a cap",
-    "replay": "the search engine, and baselines, on recorded curves",
-    "kernels": "measure the kernels",
-}
 
 
 def main() -> int:
@@ -31,10 +22,10 @@ def _main() -> int:
     """Run the named command. UserError: a name that is no command."""
     name, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if name in ("-h", "--help"):
-        print(ABOUT.format(names="\n".join(f"  {each:<12}{what}" for each, what in WHAT.items())))
+        print(ABOUT.format(names="\n".join(f"  {each:<12}{what}" for each, (_, what) in COMMANDS.items())))
         return 0
     if name not in COMMANDS:
         raise UserError(f"NAME: {name!r} is no command: write one of {', '.join(COMMANDS)}")
     sys.argv = [INSTALLED, *flags, *(["--plan"] if name == "plan" else [])]
-    runpy.run_module(COMMANDS[name].removesuffix(".py").replace("/", "."), run_name="__main__")
+    runpy.run_module(COMMANDS[name][0].removesuffix(".py").replace("/", "."), run_name="__main__")
     return 0

@@ -22,15 +22,15 @@ LONGEST = 140
 SCRIPTS = ("tune", "analysis", "kernels", "model")
 INSTALLED = "ration"
 COMMANDS = {
-    "run": "tune/run.py",
-    "plan": "tune/run.py",
-    "rank": "analysis/rank.py",
-    "report": "analysis/report.py",
-    "experiment": "tune/experiment.py",
-    "replay": "tune/replay.py",
-    "kernels": "kernels/run.py",
+    "run": ("tune/run.py", "find the best small Transformer that a fixed number of device-hours can buy"),
+    "plan": ("tune/run.py", "what a search would do and cost; spends nothing"),
+    "rank": ("analysis/rank.py", "rank what was found"),
+    "report": ("analysis/report.py", "write one self-contained page of a study"),
+    "experiment": ("tune/experiment.py", "repeat an experiment of the published reports, under a cap"),
+    "replay": ("tune/replay.py", "the search engine, and baselines, on recorded curves"),
+    "kernels": ("kernels/run.py", "measure the kernels"),
 }
-"""By its name under the installed command, the script of each."""
+"""By its name under the installed command, the script of each, and what it does."""
 
 
 class UserError(ValueError):
@@ -97,7 +97,7 @@ def script_command(script: str) -> str:
         folder = _folder_typed()
         return f"python {shlex.quote(folder) if folder else ''}{script}"
     module = script.removesuffix(".py").replace("/", ".")
-    return next((f"{INSTALLED} {name}" for name, each in COMMANDS.items() if each == script), f"python -m {module}")
+    return next((f"{INSTALLED} {name}" for name, each in COMMANDS.items() if each[0] == script), f"python -m {module}")
 
 
 def _folder_typed() -> str:
