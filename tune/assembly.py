@@ -12,7 +12,7 @@ from model.nn.precision import processor_facts
 from model.training.time_budget import WHOLE_MARGIN
 from tune.backend.leased import TrialEnvironment
 from tune.own_loop import make_loop_family
-from tune.recipe import evaluation_tokens, life_share
+from tune.recipe import StepPrices, evaluation_tokens, launches, life_share
 from tune.search.confirm import HalvingWithConfirmation
 from tune.search.earlier import WarmStart
 from tune.search.engine import Engine, Listener
@@ -24,7 +24,6 @@ from tune.search.resume import agreed_terms, last_moment, spent, spent_beside
 from tune.search.suggest import Suggester, prior_of
 from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, wall_clock_limit
 from tune.settings import Settings
-from tune.step_prices import StepPrices, launches
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, as_mapping

@@ -13,8 +13,8 @@ from model.nn.precision import native_precisions
 from model.training.memory import GPU_BYTES
 from tune.flags import AUTO, invalid
 from tune.machine import core_count, cpu_name
+from tune.recipe import StepPrices
 from tune.settings import Settings
-from tune.step_prices import StepPrices
 
 CONTEXT_BYTES = 600_000_000
 """GPU memory of a process beside its tensors, mostly the code of its kernels: 300 to 600 MB by GPU and driver."""

@@ -19,7 +19,7 @@ from tune.assembly import make_engine, make_family, parameters
 from tune.devices import find_devices
 from tune.flags import invalid
 from tune.own_space import OwnSpace
-from tune.recipe import LEAST_TOKENS_A_WEIGHT, MOST_EPOCHS, MOST_TOKENS_A_WEIGHT, Recipe
+from tune.recipe import LEAST_TOKENS_A_WEIGHT, MOST_EPOCHS, MOST_TOKENS_A_WEIGHT, Recipe, StepPrices, launches
 from tune.search.earlier import WarmStart
 from tune.search.engine import Engine
 from tune.search.family import Family, TrialRecord
@@ -29,7 +29,6 @@ from tune.search.suggest import Suggester, first_search
 from tune.search_context import SearchContext, make_search_context
 from tune.search_space import PER_LAYER, Space, label, layer_weights
 from tune.settings import Settings
-from tune.step_prices import StepPrices, launches
 from tune.store.journal import Journal
 from tune.store.queries import IS_CONFIRM_TRIAL_SQL, best_so_far
 from tune.units import bytes_text, counted, duration_text, money_text, whole_text

@@ -1,6 +1,7 @@
 """The recipe of a family, which follows from device, cap and text: what of its training is not searched, and the size
 around which a search begins. It is made by one function, `recipe`; its rules are the constants above it. The trial that
-is trained to its end is called the last trial here. Standard library only.
+is trained to its end is called the last trial here. First comes what a step costs on a device, which --plan uses
+too. Standard library only.
 """
 
 import math
@@ -9,8 +10,43 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from tune.errors import UserError
-from tune.search_space import CENTRE, LEAST_CONTEXT, PER_LAYER, ROWS, layer_weights
-from tune.step_prices import NOMINAL, StepPrices
+from tune.search_space import ASPECT, CENTRE, LEAST_CONTEXT, PER_LAYER, ROWS, layer_weights
+
+LAUNCHES = {"nanogpt": (142, 52), "translation": (152, 119)}
+"""By family, the kernels of an eager step by Muon in bf16 outside its layers, and in each layer, as torch's profiler
+counts them on an H100 (`make gpu PART=1`). Muon has 14 for all matrices of one shape; there are four and five shapes.
+A GPU works through a step kernel by kernel: a small one takes as long as its launch, whatever it computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPrices:
+    """The prices of steps on a device. flops: most FLOP/s of a step; launch_seconds: least seconds of a kernel, however
+    small; 0 on a core."""
+
+    flops: float
+    launch_seconds: float = 0.0
+
+    def step(self, launches: float, flops: float) -> float:
+        """Return the seconds of a step: of launching its kernels or of their arithmetic, whichever takes longer."""
+        return max(launches * self.launch_seconds, flops / self.flops)
+
+    def trained(self, family: str, weights: float, flops: float) -> float:
+        """Return the FLOP/s in steps of so many FLOPs of a model with so many weights in its layers, whose d_model over
+        layers is ASPECT."""
+        layers = (weights / (PER_LAYER[family] * ASPECT**2)) ** (1 / 3)
+        return flops / self.step(launches(family, layers), flops)
+
+
+def launches(family: str, layers: float) -> float:
+    """Return the kernels of a step; 0 for a user's own family, of which none are known."""
+    beside, each = LAUNCHES.get(family, (0, 0))
+    return beside + each * layers
+
+
+NOMINAL = {"cpu": StepPrices(flops=2e11), "cuda": StepPrices(flops=1.4e14, launch_seconds=4e-6)}
+"""Assumed prices by kind of device, for what is decided before any is measured, so that the same command has the same
+text: those of the core on which the default size was tuned, and of an H100, whose steps are CUDA graphs. They are used
+too where the search's own process has no GPU, as on a cluster whose driver runs elsewhere."""
 
 FLOPS_PER_WEIGHT = 6
 """FLOPs of training for each weight and token."""

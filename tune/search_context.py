@@ -29,8 +29,11 @@ from tune.recipe import (
     FILLING_TOKENS,
     LEAST_EPOCH_STEPS,
     LEAST_TOKENS_A_WEIGHT,
+    NOMINAL,
     WINDOWS,
     Recipe,
+    StepPrices,
+    launches,
     most_weights,
     recipe,
     unused_settings,
@@ -64,7 +67,6 @@ from tune.search_space import (
     recipe_field_values,
 )
 from tune.settings import Settings
-from tune.step_prices import NOMINAL, StepPrices, launches
 from tune.store.journal import Journal, study_facts
 from tune.units import at_most_text, bytes_text, duration_text
 

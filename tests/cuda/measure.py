@@ -36,8 +36,8 @@ from model.training.learner import Learner, cosines
 from model.training.memory import PeakMemory, prepare_process
 from model.training.time_budget import warm_up
 from tune.devices import MPS
+from tune.recipe import launches
 from tune.search.memory_model import PAPER_BYTES_FACTOR, first_overhead
-from tune.step_prices import launches
 
 ROOT = Path(__file__).resolve().parents[2]
 PART_SECONDS = 480.0

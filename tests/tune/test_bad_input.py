@@ -11,8 +11,8 @@ import pytest
 
 from tune import cli
 from tune.errors import ROOT, UserError, check_not_hidden
+from tune.recipe import StepPrices
 from tune.settings import Settings
-from tune.step_prices import StepPrices
 
 FILES = {
     "train.py": "def train(config): ...\ndef two(a, b): ...\ndef none(): ...\nasync def later(config): ...\n"

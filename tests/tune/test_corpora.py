@@ -161,8 +161,7 @@ def test_where_no_text_is_named_it_follows_from_the_cap_alone(hub: Asked) -> Non
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_small_text_serves_as_long_as_the_recipes_last_trial_goes_through_it_so_many_times(device: str) -> None:
     from model.config import RECIPES
-    from tune.recipe import MOST_EPOCHS, SMALL_TEXT_TOKENS, life_share, recipe, small_text_seconds
-    from tune.step_prices import NOMINAL
+    from tune.recipe import MOST_EPOCHS, NOMINAL, SMALL_TEXT_TOKENS, life_share, recipe, small_text_seconds
 
     made = recipe(
         base=RECIPES["nanogpt"], given={}, family="nanogpt", kind=device, seconds=small_text_seconds(device),

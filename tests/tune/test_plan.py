@@ -14,8 +14,8 @@ from tune import cli
 from tune.corpora import Corpora, load_corpora
 from tune.devices import Devices
 from tune.dry_run import Plan, make_plan, plan_lines
+from tune.recipe import NOMINAL, StepPrices, launches
 from tune.settings import Settings
-from tune.step_prices import NOMINAL, StepPrices, launches
 
 SMALL = {"d_model": 16, "heads": 4}
 """Steps of a millisecond."""

@@ -19,10 +19,12 @@ from tune.dry_run import make_plan, plan_lines
 from tune.errors import UserError
 from tune.recipe import (
     LEAST_STEPS,
+    NOMINAL,
     ROWS,
     SETTABLE,
     WINDOWS,
     Recipe,
+    StepPrices,
     evaluation_tokens,
     life_share,
     most_weights,
@@ -39,7 +41,6 @@ from tune.search_context import DEAREST_SHARE, make_search_context, measured_pri
 from tune.search_context import LEAST_STEPS as LEAST_TIMED
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
 from tune.settings import Settings
-from tune.step_prices import NOMINAL, StepPrices
 from tune.store.journal import Journal
 
 CORE_PRICES, GPU_PRICES = StepPrices(flops=2e11), StepPrices(flops=1e13, launch_seconds=1e-6)

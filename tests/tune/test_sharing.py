@@ -19,9 +19,9 @@ from tune import cli
 from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices
 from tune.display.panel import read_study_view
 from tune.flags import AUTO
+from tune.recipe import NOMINAL
 from tune.search_context import make_search_context
 from tune.settings import Settings
-from tune.step_prices import NOMINAL
 from tune.store.journal import connect
 
 GPUS = Devices(kind="cuda", count=2, model="GPU", precisions=("fp32",), cores=16, memory_bytes=80_000_000_000)

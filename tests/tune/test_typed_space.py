@@ -28,12 +28,12 @@ from tune.assembly import make_engine
 from tune.errors import UserError
 from tune.own_loop import loop_change_warnings, loop_of, make_loop_context
 from tune.own_space import choice, floats, integers
+from tune.recipe import NOMINAL, StepPrices
 from tune.registry import register
 from tune.search.suggest import Suggester
 from tune.search_context import SearchContext, make_search_context
 from tune.search_space import CENTRE, Config, Dimension
 from tune.settings import Settings
-from tune.step_prices import NOMINAL, StepPrices
 from tune.store.journal import Journal
 
 CPU = ("fp32", "bf16")

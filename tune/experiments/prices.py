@@ -17,8 +17,8 @@ from model.data.dataset import SMALL_VOCABULARY, PairData, PairSplit, Sentences,
 from model.data.packing import pack, row_shape
 from tune.devices import Devices
 from tune.experiments.experiment_settings import ExperimentSettings
+from tune.recipe import NOMINAL, launches
 from tune.search_flags import KINDS
-from tune.step_prices import NOMINAL, launches
 
 EVALUATION_TOKENS = 16_384
 """Target tokens on which a training is judged, the same ones for all."""

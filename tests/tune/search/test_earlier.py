@@ -17,6 +17,7 @@ from tune.assembly import make_engine, parameters
 from tune.dry_run import make_plan, plan_lines
 from tune.errors import UserError
 from tune.prospects import restore_policies
+from tune.recipe import StepPrices
 from tune.search.earlier import WarmStart, learn_from_studies, read_earlier_study
 from tune.search.engine import Engine
 from tune.search.family import CostModel
@@ -28,7 +29,6 @@ from tune.search.simulator import Costs, PowerLaw, Simulation
 from tune.search_context import SearchContext, make_conditions, make_search_context
 from tune.search_space import Config
 from tune.settings import Settings
-from tune.step_prices import StepPrices
 from tune.store.journal import Journal
 
 LAW = ScalingLaw(floor=1.2, of_size=0.3, size_power=0.5, of_tokens=0.6, token_power=0.4, size_unit=2e5, token_unit=1e4)
