@@ -31,7 +31,7 @@ from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
 from tune.search.successive_halving import BEFORE_DEADLINE, NO_LONGER, NO_TRIAL, PAST_BEST, TOO_LITTLE
 from tune.search_space import label
-from tune.store.accounting import DECODING, Hold, longest_hold_seconds
+from tune.store.accounting import DECODING, Hold
 from tune.store.journal import ENDED_BY_CAP, ENERGY, Journal, as_mapping
 from tune.store.queries import measured_text, ranking
 from tune.units import duration_text, energy_text, money_text
@@ -229,7 +229,7 @@ def write_samples(
         price = sample_seconds(row["step"] or 0.0)
         device = kind if kind == "cpu" or torch.cuda.is_available() else "cpu"
         charged = device == kind
-        seconds = min(longest_hold_seconds(accounting, 1) if charged else UNCHARGED_SECONDS, engine.wall_left())
+        seconds = min(accounting.ledger.affordable(None) if charged else UNCHARGED_SECONDS, engine.wall_left())
         if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0) + OPENING_SECONDS[device]:
             continue
         with Hold(accounting, winner.trial, DECODING, devices=1, seconds=seconds) if charged else nullcontext() as hold:

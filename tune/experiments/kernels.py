@@ -18,7 +18,7 @@ from kernels.settings import Settings
 from kernels.table import in_process, report
 from kernels.timing import TRIES
 from tune.errors import UserError
-from tune.store.accounting import Accounting, Hold, Ledger, longest_hold_seconds
+from tune.store.accounting import Accounting, Hold, Ledger
 from tune.store.heartbeat import GRACE_SECONDS, cancel_exit_timer, set_exit_timer
 from tune.store.journal import Journal
 from tune.units import duration_text
@@ -237,7 +237,7 @@ class Study:
         devices = devices_of(self.cluster, on_gpu=on_gpu)
         if not devices:
             return TRIES * price
-        most = longest_hold_seconds(self.accounting, devices) - 2 * ENDING_SECONDS - beside
+        most = self.accounting.ledger.affordable(None, devices) - 2 * ENDING_SECONDS - beside
         return min(TRIES * price, most) if price <= most else None
 
     @contextmanager

@@ -43,7 +43,7 @@ from tune.registry import pickle_families_by_value
 from tune.search.resume import damage_as_user_error, last_moment, note_cap, spent
 from tune.signals import StopSignal, interruptible
 from tune.store import heartbeat
-from tune.store.accounting import Accounting, Hold, Ledger, longest_hold_seconds
+from tune.store.accounting import Accounting, Hold, Ledger
 from tune.store.journal import Journal
 from tune.store.queries import EXPERIMENT_ROWS_QUERY, last_rows
 from tune.study import open_journal, study_folder
@@ -149,7 +149,7 @@ class PointRunner:
         devices, done = group[0].devices, 0
         slots = self.context.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.seconds_at(share) for point in group) + LATE_SECONDS
-        longest, again = longest_hold_seconds(self.accounting, slots), self._keys_with_rows(group)
+        longest, again = self.accounting.ledger.affordable(None, slots), self._keys_with_rows(group)
         seconds = min(max(seconds, longest - later / devices) if again else seconds, longest)
         first = self.trials.trial_of(group[0])
         with Hold(self.accounting, first, self.experiment.name, devices=slots, seconds=seconds) as hold:

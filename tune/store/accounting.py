@@ -101,7 +101,7 @@ class Ledger:
     @property
     def left(self) -> float:
         """Device-seconds neither spent nor reserved."""
-        return self.room * self.share
+        return self._room(self._clock()) * self.share
 
     @property
     def open_slots(self) -> list[int]:
@@ -112,11 +112,6 @@ class Ledger:
     def first_end(self) -> float:
         """The study's clock at the end of the first of the leases in use; inf: there is none."""
         return self._leases[0][0] if self._leases else math.inf
-
-    @property
-    def room(self) -> float:
-        """What is left, in seconds of a slot."""
-        return self._room(self._clock())
 
     def can_wait(self, seconds: float) -> bool:
         """Whether what is left pays for so many seconds of each slot that is on no lease, or past its lease's end."""
@@ -409,8 +404,3 @@ class Hold:
                 self._accounting.ledger.hand_back(slot, self._charged)
                 self._accounting.journal.update("leases", lease, {"closed": self._charged, "charged": charged})
                 self._accounting.journal.update("slots", slot, {"closed": self._charged})
-
-
-def longest_hold_seconds(accounting: Accounting, devices: int) -> float:
-    """Return the longest lease that could be reserved on each of so many new slots at once."""
-    return accounting.ledger.affordable(None, devices)

@@ -14,7 +14,7 @@ from tests.tune.search.world import Numbered, World
 from tune.reports import Report
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
 from tune.search.simulator import Clock
-from tune.store.accounting import Accounting, Hold, Ledger, longest_hold_seconds
+from tune.store.accounting import Accounting, Hold, Ledger
 from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import Journal
 
@@ -57,7 +57,7 @@ def test_what_is_left_has_to_pay_for_all_slots_that_wait(slots: int, clock: Cloc
     for slot in range(slots):
         ledger.open(slot)
     for busy in range(slots):
-        each = ledger.room / (slots - busy)
+        each = ledger.left / (slots - busy)
         assert ledger.can_wait(0.99 * each) and not ledger.can_wait(1.01 * each)
         ledger.reserve(busy, 1)
     assert ledger.can_wait(math.inf)
@@ -200,7 +200,7 @@ def test_what_an_error_ends_is_lost_and_charged(accounting, clock):
 
 
 def test_more_than_the_cap_pays_for_is_refused_before_anything_is_held(accounting):
-    most = longest_hold_seconds(accounting, 4)
+    most = accounting.ledger.affordable(None, 4)
     assert most == pytest.approx(25 - GRACE_SECONDS)
     with pytest.raises(ValueError, match=r"^lease: 4 x 25\.0 s do not fit: only 4 x 24\.2 s do$"):
         hold(accounting, 4, 25)
@@ -238,7 +238,7 @@ def test_at_whatever_moment_the_process_is_stopped_what_it_reserves_is_within_th
         accounting = account(clock)
         if taken == "a lease beside another":
             accounting.open_lease("t001", 0, None, 30.0, 30.0, math.inf, 1)
-        most = longest_hold_seconds(accounting, 3)
+        most = accounting.ledger.affordable(None, 3)
         clock.readings, clock.seconds = readings, seconds
         if taken == "a hold":
             hold(accounting, 3, most)
