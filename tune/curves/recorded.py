@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +128,7 @@ class Curve:
     @cached_property
     def best(self) -> tuple[float, ...]:
         """The lowest loss up to each report (inf before the first finite one)."""
-        low, best = math.inf, []
-        for loss in self.losses:
-            low = min(low, loss) if math.isfinite(loss) else low
-            best.append(low)
-        return tuple(best)
+        return tuple(accumulate((loss if math.isfinite(loss) else math.inf for loss in self.losses), min))
 
 
 @dataclass(frozen=True, kw_only=True)
