@@ -290,7 +290,6 @@ def _rows(block: int, length: int, most: int) -> int:
 def _cut(batch: Batch, beyond: int) -> Batch:
     """Leave out of a batch of text the last `beyond` targets of its last row, which are beyond the end."""
     (inputs,), targets = batch.inputs, batch.targets
-    assert inputs is not None, "it is of text"
     if len(targets) == 1:
         inputs, targets = inputs[:, :-beyond], targets[:, :-beyond]
     else:

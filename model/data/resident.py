@@ -23,7 +23,7 @@ LAID_AT_ONCE = 4_096
 KEPT = 16
 """Results that `kept` holds: for two families the texts and rows on GPUs, and the packed rows of evaluations."""
 
-Inputs = tuple[Tensor | None, ...]
+Inputs = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,17 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        inputs = tuple(None if x is None else x.to(device) for x in self.inputs)
-        return replace(self, inputs=inputs, targets=self.targets.to(device))
+        return replace(self, inputs=tuple(x.to(device) for x in self.inputs), targets=self.targets.to(device))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(each.nbytes for each in (*self.inputs, self.targets) if each is not None)
+        return sum(each.nbytes for each in (*self.inputs, self.targets))
 
     @staticmethod
     def concatenate(batches: "Sequence[Batch]") -> "Batch":
         """Return one batch with the rows of all."""
-        inputs = zip(*(each.inputs for each in batches), strict=True)
-        joined = tuple(None if some[0] is None else torch.cat(some) for some in inputs)
+        joined = tuple(map(torch.cat, zip(*(each.inputs for each in batches), strict=True)))
         return Batch(joined, torch.cat([each.targets for each in batches]), sum(each.tokens for each in batches))
 
     def parts(self, count: int) -> list[tuple["Batch", Tensor]]:
@@ -62,7 +60,7 @@ class Batch:
         parts = []
         for first in range(0, len(self.targets), rows):
             some = slice(first, first + rows)
-            inputs = tuple(None if x is None else x[some] for x in self.inputs)
+            inputs = tuple(x[some] for x in self.inputs)
             share = (self.targets[some] != IGNORED).sum() / self.tokens
             parts.append((Batch(inputs, self.targets[some], self.tokens), share))
         return parts
@@ -141,7 +139,7 @@ class LaidRows:
         for first in range(0, len(rows), LAID_AT_ONCE):
             some = rows[first : first + LAID_AT_ONCE]
             batch = pairs.batch(data.rows.of(some), source, target)
-            self._rows[first : first + len(some)] = torch.cat([*batch.inputs, batch.targets], 1)  # type: ignore[list-item]
+            self._rows[first : first + len(some)] = torch.cat([*batch.inputs, batch.targets], 1)
 
     def gather(self, numbers: Tensor) -> tuple[Inputs, Tensor]:
         """Return the rows of these numbers (B,), which are on the device: inputs and targets as of ResidentPairs."""

@@ -194,9 +194,7 @@ class Cohort:
         told = list[Tensor]()
         for first in range(0, targets.shape[1], rows):
             of = slice(first, first + rows)
-            inputs = tuple(
-                None if each is None else each.unflatten(0, (members, -1))[:, of].flatten(0, 1) for each in batch.inputs
-            )
+            inputs = tuple(each.unflatten(0, (members, -1))[:, of].flatten(0, 1) for each in batch.inputs)
             share = (targets[:, of] != IGNORED).sum((1, 2)) / counted
             told.append(self._backward(inputs, targets[:, of].flatten(0, 1), share))
         return torch.stack(told).sum(0)

@@ -74,7 +74,7 @@ class SharedBatches(EndlessBatches):
 
     def _share(self, batch: Batch) -> Batch:
         first, last = (rank * len(batch.targets) // self._ranks for rank in (self._rank, self._rank + 1))
-        inputs = tuple(None if x is None else x[first:last] for x in batch.inputs)
+        inputs = tuple(x[first:last] for x in batch.inputs)
         return Batch(inputs, batch.targets[first:last], batch.tokens)
 
 

@@ -273,7 +273,7 @@ class Learner:
         self.scaler.scale(loss if share is None else loss * share).backward()  # passing a gradient would import SymPy
         return unsmoothed if share is None else unsmoothed * share
 
-    def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss_of(self, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
         return self.family.losses(self.forward, self.config, inputs, targets)
 
     def tensors(self) -> dict[str, Tensor]:

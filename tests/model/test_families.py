@@ -45,7 +45,7 @@ class Bigrams(Family):
         rows = tokens.unfold(0, config.context + 1, config.context).split(config.batch_tokens // config.context)
         return [Batch((x[:, :-1],), x[:, 1:], x[:, 1:].numel()) for x in rows]
 
-    def loss(self, model: nn.Module, inputs: tuple[Tensor | None, ...], targets: Tensor) -> Tensor:
+    def loss(self, model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
         return F.cross_entropy(model(*inputs).flatten(0, 1), targets.flatten())
 
 

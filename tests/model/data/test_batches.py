@@ -67,13 +67,12 @@ def batches_of(data: Data, *, seed: int = 0, tokens: int = 256) -> TrainBatches:
 
 
 def content(batch: Batch) -> list[Any]:
-    return [None if x is None else x.tolist() for x in (*batch.inputs, batch.targets)]
+    return [x.tolist() for x in (*batch.inputs, batch.targets)]
 
 
 def pairs_of(data: PairData, batch: Batch) -> list[tuple[str, str]]:
     """The pairs of a batch in words, after a check of how they are laid out."""
     source, source_of, target_in, target_of = batch.inputs
-    assert source is not None and source_of is not None and target_in is not None and target_of is not None
     assert torch.equal(source == data.pad, source_of == OUTSIDE)
     assert torch.equal(target_in == data.pad, target_of == OUTSIDE)
     assert torch.equal(batch.targets == IGNORED, target_of == OUTSIDE)
@@ -117,7 +116,7 @@ def test_training_windows_are_the_text_and_what_follows(text: TextData) -> None:
     whole = tokenizer_of(text).decode(text.train)
     for batch in itertools.islice(batches_of(text), 50):
         tokens = batch.inputs[0]
-        assert tokens is not None and torch.equal(tokens[:, 1:], batch.targets[:, :-1])
+        assert torch.equal(tokens[:, 1:], batch.targets[:, :-1])
         for row, targets in zip(tokens.tolist(), batch.targets.tolist(), strict=True):
             assert tokenizer_of(text).decode([*row, targets[-1]]) in whole
 
@@ -126,7 +125,7 @@ def test_batches_are_int64_and_count_their_targets(data: Data) -> None:
     for batch in itertools.islice(batches_of(data), 50):
         assert batch.targets.dtype == torch.int64 and batch.targets.is_contiguous()
         assert batch.tokens == int((batch.targets != IGNORED).sum())
-        assert all(x.dtype in (torch.int64, torch.bool) and x.is_contiguous() for x in batch.inputs if x is not None)
+        assert all(x.dtype in (torch.int64, torch.bool) and x.is_contiguous() for x in batch.inputs)
 
 
 def test_the_order_follows_from_the_seed(data: Data) -> None:
@@ -184,7 +183,7 @@ def test_each_epoch_mixes_the_pairs_anew(pairs: PairData) -> None:
 
 def test_training_batches_have_one_shape(data: Data) -> None:
     batches = list(itertools.islice(batches_of(data, tokens=512), 100))
-    (shape,) = {tuple(x.shape for x in (*batch.inputs, batch.targets) if x is not None) for batch in batches}
+    (shape,) = {tuple(x.shape for x in (*batch.inputs, batch.targets)) for batch in batches}
     rows, length = shape[-1]
     assert abs(rows * length - 512) <= length
 
@@ -231,7 +230,7 @@ def test_no_batch_of_an_evaluation_is_large_on_either_side_however_long_a_few_so
     made = made_pairs(2_000)
     data = prepared_pairs(made[:1_000], made[1_000:1_500] + long, long)
     for batch in evaluated(data, None):
-        sides = [side.numel() for side in (*batch.inputs, batch.targets) if side is not None]
+        sides = [side.numel() for side in (*batch.inputs, batch.targets)]
         assert max(sides) <= EVALUATION_TOKENS or len(batch.targets) == 1
 
 
@@ -256,7 +255,7 @@ def test_models_of_any_context_that_divides_the_window_are_judged_on_the_same_to
         assert [predicted(batch) for batch in batches] == whole
         for batch in batches:
             (inputs,) = batch.inputs
-            assert inputs is not None and inputs.shape == batch.targets.shape and batch.tokens == len(predicted(batch))
+            assert inputs.shape == batch.targets.shape and batch.tokens == len(predicted(batch))
             assert inputs.shape[1] <= context
             assert (inputs + 1)[batch.targets != IGNORED].tolist() == predicted(batch)
 
@@ -310,7 +309,6 @@ def test_a_span_of_text_in_longer_tokens_counts_its_characters_and_the_words_tha
     tokenizer, characters, words = tokenizer_of(data), 0, 0
     for batch in evaluated(data, tokens):
         (inputs,) = batch.inputs
-        assert inputs is not None
         for row, targets in zip(inputs.tolist(), batch.targets.tolist(), strict=True):
             before = tokenizer.decode(row[:1])
             after = tokenizer.decode([row[0], *(each for each in targets if each != IGNORED)])
@@ -323,7 +321,7 @@ def test_a_batch_moves_whole(data: Data) -> None:
     batch = replace(next(batches_of(data)), block=3)
     moved = batch.to("meta")
     assert (moved.tokens, moved.block) == (batch.tokens, 3) and moved.targets.device.type == "meta"
-    assert [x if x is None else x.shape for x in moved.inputs] == [x if x is None else x.shape for x in batch.inputs]
+    assert [x.shape for x in moved.inputs] == [x.shape for x in batch.inputs]
 
 
 def test_read_only_memory_is_enough_and_stays_as_it_is(data: Data) -> None:
