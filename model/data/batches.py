@@ -50,14 +50,6 @@ class Feed(Protocol):
     def batch(self, row: np.ndarray, there: Tensor, /) -> Batch: ...
 
 
-class ResidentFeed(Feed, Protocol):
-    """A feed whose batches have one shape, and are made from what is on the device alone."""
-
-    def gather(self, there: Tensor, /) -> tuple[Inputs, Tensor]: ...
-
-    def tokens(self, row: np.ndarray, /) -> int: ...
-
-
 class EndlessBatches:
     """Epoch after epoch of a feed; the order depends on the seed alone, the state on the batches taken."""
 
@@ -142,7 +134,7 @@ class TrainBatches(EndlessBatches):
         shape = batch_shape(data, batch_tokens=batch_tokens, context=context)
         feed = _PairFeed(data, shape, device) if isinstance(data, PairData) else _TextFeed(data, shape, device)
         super().__init__(feed, seed, device)
-        self._resident: ResidentFeed = feed
+        self._resident: _PairFeed | _TextFeed = feed
 
     def take(self, most: int) -> tuple[Tensor, list[int]]:
         """Take the next batches, at most so many and of one epoch: return their plan on the device (N, rows) and their
