@@ -1,5 +1,5 @@
-"""Builds, checks and times the implementations of a kernel, beside the machine's own bandwidth and published times; and
-measures the peaks of the machine, its bandwidth and its matrix products.
+"""All kernels by name; builds, checks and times their implementations, beside the machine's own bandwidth and published
+times; and measures the peaks of the machine, its bandwidth and its matrix products.
 """
 
 import time
@@ -12,15 +12,17 @@ from typing import Any
 import numba
 import numpy as np
 
-from kernels import cuda, timing, verify
+from kernels import arrays, cuda, monte_carlo_pi, row_kernels, timing, verify
 from kernels.arrays import COPY, numba_loop, numba_streaming
 from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, align_to_cache_line
-from kernels.registry import KERNELS, selected_implementations
-from kernels.settings import MEMORY_SHARE, last_cache_bytes, memory_bytes
+from kernels.settings import MEMORY_SHARE, Settings, check_known, last_cache_bytes, memory_bytes
 from kernels.timing import Values, Watch
+from tune.errors import UserError
+from tune.flags import invalid
 from tune.machine import cpu_name
 from tune.published import published
 
+KERNELS = {each.name: each for family in (arrays, monte_carlo_pi, row_kernels, cuda) for each in family.KERNELS}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
 WITH_COPIES = "with"
 
@@ -94,6 +96,20 @@ class Contender:
     """Why it is not timed: `skipped: ...` or `FAIL: ...`."""
     compile_milliseconds: float | None = None
     """Time to build it and call it once."""
+
+
+def selected_implementations(kernel: Kernel, implementations: Sequence[str] | None) -> list[Implementation]:
+    """Return the implementations of a kernel that are asked for; None: all."""
+    return [each for each in kernel.implementations if implementations is None or each.name in implementations]
+
+
+def check_implementations(settings: Settings) -> None:
+    """Check the implementations that are asked for. UserError: none of the kernels has one of them."""
+    known = dict.fromkeys(each.name for name in settings.kernels for each in KERNELS[name].implementations)
+    try:
+        check_known(settings.implementations or (), tuple(known))
+    except UserError as error:
+        raise invalid("implementations", str(error)) from None
 
 
 def measure(name: str, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> list[Row]:

@@ -15,7 +15,7 @@ NAMES = (
     *("hypotenuse_scalar", "scalar_add", "empty_launch", "copy", "vector_add", "triad", "hypotenuse"),
     *("grid_stride_add", "grid_stride_sum", "monte_carlo_pi", "softmax", "layer_norm", "cross_entropy", "transfers"),
 )
-"""Names of the kernels, as kernels.registry has them."""
+"""Names of the kernels, as kernels.benchmark has them."""
 SMALL = (1_000, 1_000_000)
 IN_CACHE = 10_000
 ARRAYS = 3

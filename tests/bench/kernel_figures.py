@@ -6,8 +6,8 @@ from itertools import groupby
 from statistics import median
 
 from kernels import benchmark, timing
+from kernels.benchmark import KERNELS
 from kernels.kernel import THREADS
-from kernels.registry import KERNELS
 from kernels.settings import parse_sizes
 from tests.bench.table import Row
 from tune.experiments.kernels import cluster

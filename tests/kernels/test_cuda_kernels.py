@@ -15,12 +15,12 @@ from numba import types
 
 from kernels import arrays
 from kernels import cuda as gpu
+from kernels.benchmark import KERNELS
 from kernels.kernel import Implementation, Kernel
-from kernels.registry import KERNELS
 
 PROGRAM = """
 from kernels import benchmark, cuda, cuda_rows, row_kernels, verify
-from kernels.registry import KERNELS
+from kernels.benchmark import KERNELS
 
 cuda.THREADS = cuda_rows.THREADS = 4
 cuda.MOST_BLOCKS = cuda_rows.MOST_BLOCKS = 2

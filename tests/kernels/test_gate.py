@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kernels import benchmark, timing
+from kernels.benchmark import KERNELS
 from kernels.kernel import (
     LINE,
     Implementation,
@@ -19,7 +20,6 @@ from kernels.kernel import (
     bind_returning,
     bind_with_output,
 )
-from kernels.registry import KERNELS
 from kernels.settings import Settings
 from kernels.table import report
 from kernels.verify import relative_error

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from kernels import benchmark
+from kernels.benchmark import KERNELS
 from kernels.kernel import THREADS, Implementation, UnavailableError
 from kernels.monte_carlo_pi import numba_count
-from kernels.registry import KERNELS
 
 COMPILED = {
     *("njit", "njit-parallel", "njit-random", "vectorize", "vectorize-parallel", "streaming", "streaming-parallel"),

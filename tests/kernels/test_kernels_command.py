@@ -6,7 +6,7 @@ import re
 import pytest
 
 from kernels import timing
-from kernels.registry import KERNELS
+from kernels.benchmark import KERNELS
 from kernels.settings import NAMES, SMALL, Settings
 from kernels.table import in_process, report
 from tune.cli import main, parse

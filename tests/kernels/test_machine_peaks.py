@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from kernels import benchmark, timing, torch_references, verify
-from kernels.benchmark import measure_peaks
+from kernels.benchmark import KERNELS, measure_peaks
 from kernels.kernel import THREADS, UnavailableError
-from kernels.registry import KERNELS
 from model.cost import peak_flops
 from tune.machine import cpu_name
 

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any, TypeVar
 
-from kernels.benchmark import Row, measure, measure_peaks
+from kernels.benchmark import KERNELS, Row, check_implementations, measure, measure_peaks, selected_implementations
 from kernels.kernel import THREADS
-from kernels.registry import KERNELS, check_implementations, selected_implementations
 from kernels.settings import Settings
 from kernels.table import in_process, report
 from kernels.timing import TRIES

@@ -14,9 +14,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from kernels import benchmark, timing
-from kernels.benchmark import Peaks
+from kernels.benchmark import KERNELS, Peaks
 from kernels.kernel import THREADS
-from kernels.registry import KERNELS
 from kernels.settings import Settings
 from tune.errors import UserError
 from tune.experiments import kernels as study_of_kernels
