@@ -75,8 +75,9 @@ def step_memory_bytes(
     kept = size * kept_elements(
         config, batch=batch, target=target, source=source, fused=fused, checkpointing=checkpointing
     )
-    if isinstance(config, TranslatorConfig):
-        each = translator_logit_bytes(precision, smoothed=smoothed, whole=whole)
+    if isinstance(config, TranslatorConfig):  # a logit, its gradient, and in fp32 the logit; unsmoothed three in fp32
+        gradient = _MASTER_BYTES if precision == "fp16" else size
+        each = size + gradient + (_MASTER_BYTES if whole else 0) if smoothed else 3 * _MASTER_BYTES
     else:  # fp32 logit, its gradient, and a copy for the unsmoothed loss; the soft cap also keeps its tanh
         each = 16 if config.architecture == "modern" else 12
     loss = batch * target * config.vocabulary * each
@@ -122,11 +123,3 @@ def _attention_masks(config: GPTConfig, batch: int, length: int) -> int:
         return 0
     products = batch * config.heads * length**2
     return products * (2 if products > MASK_POOL_ELEMENTS // 2 else 1)
-
-
-def translator_logit_bytes(precision: str, *, smoothed: bool, whole: bool) -> int:
-    """Return the bytes for each logit of a translator: itself, its gradient (for fp16 in fp32) and, where the loss
-    takes all at once, the logit in fp32; for the unsmoothed loss three in fp32."""
-    size = compute_dtype(precision).itemsize
-    gradient = _MASTER_BYTES if precision == "fp16" else size
-    return size + gradient + (_MASTER_BYTES if whole else 0) if smoothed else 3 * _MASTER_BYTES
