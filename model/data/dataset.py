@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from model.data.corpus import Pair, PairCorpus, TextCorpus, Track, chunks, untra
 from model.data.packing import Rows, Shape, pack, row_shape
 from model.data.stored import Stored, write
 from model.data.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer, in_lines
+from tune.errors import UserError
 
 SHORT_TEXT = 1 << 24
 """Most characters of a text with a token for each character. A longer text gets tokens of several, however few
@@ -27,6 +29,10 @@ taken: more would change only the rarest tokens, and not fit in memory."""
 SAMPLE_BYTES = 1 << 23
 """Most bytes of rare words in these pieces: the library needs a hundred times as much memory for different words, as
 most words are in a script without spaces."""
+FIRST_CLASS = 0xE000
+"""Code point of a class's token: the first behind the surrogates, of which JSON makes one character of two."""
+MOST_CLASSES = sys.maxunicode - FIRST_CLASS + 2
+"""All code points from there on, and the unknown character."""
 LONG_WORD = 32
 """Characters above which a word counts as rare."""
 LEARNED_CHARACTERS = 1_000
@@ -177,6 +183,7 @@ class OwnData(Stored):
     """Data that a user's own family reads itself, such as images: an array of records a split, one target a record.
 
     vocabulary: number of classes of a target; name, sha256 and builtin are set by the caller of `Family.read`.
+    UserError: there are more classes than a winner's tokenizer can name.
     """
 
     name: str = ""
@@ -187,6 +194,10 @@ class OwnData(Stored):
     valid: np.ndarray
     test: np.ndarray
 
+    def __post_init__(self) -> None:
+        if self.vocabulary > MOST_CLASSES:
+            raise UserError(f"vocabulary: {self.vocabulary:,} classes: at most {MOST_CLASSES:,}; write fewer")
+
     @property
     def training_tokens(self) -> int:
         """Targets of the training split."""
@@ -195,7 +206,7 @@ class OwnData(Stored):
     @property
     def tokenizer(self) -> str:
         """A tokenizer with a token for each class, as JSON, so that a winner is kept like any other."""
-        return CharacterTokenizer("".join(map(chr, range(self.vocabulary - 1)))).to_json()
+        return CharacterTokenizer("".join(map(chr, range(FIRST_CLASS, FIRST_CLASS + self.vocabulary - 1)))).to_json()
 
     def digest(self) -> str:
         """Return the sha256 of the splits."""

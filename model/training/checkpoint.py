@@ -27,6 +27,7 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
 AVERAGE = "average."
 """Prefix of a parameter's name, for its average among the optimizer's tensors."""
+LONGEST_REASON = 300  # characters of why weights cannot be read
 KEPT = 2  # step checkpoints: the newest, and one to fall back to
 _MAY_BE_ABSENT: dict[str, Any] = {
     "own": {}, "scaling_rules": True, "evaluation_window": None, "micro_batches": 1, "checkpointing": False,
@@ -195,7 +196,7 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
     except torch.OutOfMemoryError:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
-        what = str(error).partition("\n")[0]
+        what = " ".join(str(error).split())[:LONGEST_REASON]
         raise UserError(f"model: {folder / WEIGHTS}: {what}; name a best-<family> folder of a study") from error
     set_compute(model, precision)
     return model.eval()

@@ -14,9 +14,10 @@ import pytest
 import tokenizers
 
 from model.data.corpus import TextCorpus, load_text
-from model.data.dataset import LEARNED_CHARACTERS, SMALL_VOCABULARY, count_words, prepare_text
+from model.data.dataset import LEARNED_CHARACTERS, MOST_CLASSES, SMALL_VOCABULARY, OwnData, count_words, prepare_text
 from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, SubwordTokenizer, Tokenizer
 from tests.model.conftest import prepared_pairs
+from tune.errors import UserError
 
 TRAINED_ON = ["The boy does not eat.", "El niño no come.", "¿Qué come la niña?", "What does the girl eat?"] * 20
 
@@ -247,3 +248,12 @@ def test_pairs_keep_their_sentences_and_counts(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(("text", "words"), [("a b c", 2), (" a b c", 3), ("abc", 0), ("\n a\nb ", 2), ("", 0)])
 def test_words_count_where_they_begin(text: str, words: int) -> None:
     assert count_words(text) == words
+
+
+@pytest.mark.parametrize("classes", [2, 56_322, 70_000, MOST_CLASSES])
+def test_a_familys_own_data_has_a_token_for_each_class_and_no_more_classes_than_that(classes: int) -> None:
+    none = np.zeros(0)
+    data = OwnData(vocabulary=classes, train=none, valid=none, test=none)
+    assert Tokenizer.from_json(data.tokenizer).vocabulary == classes
+    with pytest.raises(UserError, match=r"^vocabulary: .* classes: at most"):
+        replace(data, vocabulary=MOST_CLASSES + 1)
