@@ -22,7 +22,7 @@ from model.nn.decoding import beam_search
 from model.nn.gpt import GPT
 from model.nn.translator import Translator
 from model.settings import BEAM_WIDTH, TEMPERATURE, TOP_K, GenerateSettings, TranslateSettings, UseSettings
-from model.training.checkpoint import CONFIG, exported_config, load_model
+from model.training.checkpoint import CONFIG, TOKENIZER, load_model
 from tune.errors import UserError
 from tune.load import load_families
 
@@ -166,12 +166,13 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 def translate(settings: TranslateSettings) -> int:
     """Print translations, one a line. UserError: the folder does not serve, or the input is no UTF-8."""
     model, tokenizer = _opened(settings)
-    context = exported_config(settings.folder).context
+    facts = json.loads((settings.folder / TOKENIZER).read_text(encoding="utf-8"))
+    longest = facts.get("longest", math.inf)  # an older winner does not tell
     lines, at_once = iter(settings.sentences or sys.stdin), 1 if sys.stdin.isatty() else SENTENCES_AT_ONCE
     try:
         while sentences := [line.lstrip("\ufeff").strip() for line in itertools.islice(lines, at_once)]:
-            if long := [each for each in sentences if len(tokenizer.encode(as_text(each))) > context]:
-                told = f"'{long[0]:.40}...' has more than {context} tokens, the most that the model saw in training"
+            if long := [each for each in sentences if len(tokenizer.encode(as_text(each))) > longest]:
+                told = f"'{long[0]:.40}...' has more than {longest} tokens, the most that the model saw in training"
                 print(f"sentence: {told}: split it", file=sys.stderr)
             for text in translations(model, tokenizer, sentences, width=settings.beam):
                 _print(text)

@@ -1,6 +1,7 @@
 """A corpus as token numbers, made once and shared read-only by all trials."""
 
 import hashlib
+import json
 import re
 import sys
 import tempfile
@@ -74,8 +75,8 @@ class PairSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class PairData(Stored):
-    """Tokenized pairs; tokenizer: as JSON; row: source and target tokens of a row; rows: the training pairs of each
-    row; too_long: number of pairs that were left out as such.
+    """Tokenized pairs; tokenizer: as JSON, with the tokens of the longest source that is trained on; row: source and
+    target tokens of a row; rows: the training pairs of each row; too_long: number of pairs that were left out as such.
     """
 
     name: str
@@ -229,17 +230,19 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
     assert tokenizer.pad is not None and tokenizer.bos is not None and tokenizer.eos is not None
     train, valid, test = (_pair_split(split, tokenizer, track) for split in (corpus.train, corpus.valid, corpus.test))
     row = row_shape(train.lengths)
+    rows = pack(train.lengths, row)
+    longest = {"longest": int(train.lengths[rows.pairs, 0].max())}
     return PairData(
         name=corpus.name,
         sha256=corpus.sha256,
         builtin=corpus.builtin,
-        tokenizer=tokenizer.to_json(),
+        tokenizer=json.dumps(json.loads(tokenizer.to_json()) | longest),
         vocabulary=tokenizer.vocabulary,
         pad=tokenizer.pad,
         bos=tokenizer.bos,
         eos=tokenizer.eos,
         row=row,
-        rows=pack(train.lengths, row),
+        rows=rows,
         train=train,
         valid=valid,
         test=test,

@@ -14,7 +14,8 @@ from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
 from model.inference import SAMPLE_TOKENS, continuation, samples, translations
 from model.settings import BEAM_WIDTH, GenerateSettings, TranslateSettings
-from model.training.checkpoint import config_state, export, exported_config, load_model, save
+from model.training.checkpoint import config_state, export, load_model, save
+from tests.model.conftest import prepared_pairs
 from tune.cli import main
 
 SENTENCES = ["the cat sleeps", "a dog", "", "the small cat eats the fish that a dog left", "dog", "a fish sleeps"]
@@ -130,10 +131,13 @@ def test_translations_are_printed_before_all_lines_are_there(tmp_path, monkeypat
 
 
 def test_of_a_sentence_longer_than_any_in_training_it_is_said_that_it_is(tmp_path, capsys):
-    folder = exported(tmp_path, "translation", WORDS)
-    context = exported_config(folder).context
-    for words, said in ((context // 2, ""), (context + 1, f"has more than {context} tokens")):
-        main(TranslateSettings, [str(folder), "dog " * words, "--beam", "1"])
+    made = [(" ".join(["dog"] * (1 + number % 90)), str(number)) for number in range(900)]
+    data = prepared_pairs(made, made[:1], made[:1])
+    folder = exported(tmp_path, "translation", Tokenizer.from_json(data.tokenizer))
+    (folder / "tokenizer.json").write_text(data.tokenizer)
+    longest = int(data.train.lengths[data.rows.pairs, 0].max())  # a word is a token
+    for words, said in ((longest, ""), (longest + 1, f"has more than {longest} tokens")):
+        main(TranslateSettings, [str(folder), " ".join(["dog"] * words), "--beam", "1"])
         assert said in (err := capsys.readouterr().err) and bool(err) == bool(said)
 
 
