@@ -119,7 +119,7 @@ class Family:
 
     def step_flops(self, config: Config, data: Data) -> float:
         """Return the training FLOPs of a step, padding included."""
-        return self.flops_per_token(config, data) * self.batches(config, data, "train")[0].tokens
+        return self.flops_per_token(config, data) * self._some_batches(config, data, "train", 1)[0].tokens
 
     def memory_estimate(self, config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
         """Return the bytes on paper of a trial whose batches are cut into so many parts: here of the weights, their
@@ -129,11 +129,12 @@ class Family:
 
     def most_micro_batches(self, config: Config, data: Data) -> int:
         """Return the power of two that cuts a batch into single rows."""
-        return 1 << (len(self.batches(config, data, "train")[0].targets) - 1).bit_length()
+        return 1 << (len(self._some_batches(config, data, "train", 1)[0].targets) - 1).bit_length()
 
     def _some_batches(self, config: Config, data: Data, split: str, tokens: int | None) -> list[Batch]:
         """Return all batches of a split, or as many, spread over it, as have about so many tokens."""
-        every = self.batches(config, data, split)
+        if not (every := self.batches(config, data, split)):
+            raise UserError(f"families: {config.family!r} makes no batch of the split {split!r}: give it more data")
         count = len(every) if tokens is None else round(tokens / sum(batch.tokens for batch in every) * len(every))
         return [every[place] for place in spread(max(1, count), len(every))]
 

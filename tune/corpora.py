@@ -193,11 +193,11 @@ def _own(kind: str, source: Path | Mapping[str, Any] | None, name: str) -> OwnDa
     family = next(name for name, each in FAMILIES.items() if each.corpus == kind)
     try:
         read = FAMILIES[family].read(source)
+        return replace(read, name=name, sha256=read.digest(), builtin=source is None)
     except Exception as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{flag_of_corpus(kind)}: {name!r}: {family} raised {error_text(error)}: mend it") from error
-    return replace(read, name=name, sha256=read.digest(), builtin=source is None)
 
 
 def _source(kind: str, what: str) -> str:

@@ -18,6 +18,7 @@ from model.training.checkpoint import config_state, export, load_model
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
 from tests.model.conftest import assert_parts_add_up
+from tune.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -157,3 +158,13 @@ def test_a_recipe_that_says_what_none_does_is_refused_in_one_line() -> None:
     odd = type("Odd", (Bigrams,), {"recipe": {"momentum": 0.9}})
     with pytest.raises(ValueError, match=r"^families: 'odd' has 'momentum' in its recipe: .*learning_rate"):
         register_family("odd", odd())
+
+
+def test_a_split_without_a_batch_is_told_in_one_line(
+    bigrams: Family, config: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bigrams, "batches", lambda *_: [])
+    with pytest.raises(UserError, match=r"^families: 'bigrams' makes no batch of the split 'valid': give it more"):
+        bigrams.span(config, text_data, "valid", None)
+    with pytest.raises(UserError, match="no batch of the split 'train'"):
+        bigrams.step_flops(config, text_data)

@@ -10,8 +10,11 @@ import pytest
 
 import tune.corpora
 from model.data.corpus import LONGEST_CHARACTERS
+from model.data.dataset import OwnData
+from model.families import FAMILIES, Family
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
-from tune.corpora import ASK_SECONDS, load_corpora
+from tune.corpora import ASK_SECONDS, load_corpora, load_corpus
+from tune.errors import UserError
 from tune.flags import BUILTIN
 from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT
 from tune.settings import Settings
@@ -188,3 +191,13 @@ def test_each_part_of_preparing_has_a_bar_on_a_terminal_and_nowhere_else(
     load_corpora(asked)
     parts = ("splitting", "learning a vocabulary", "tokenizing")
     assert [part in shown.getvalue() for part in parts] == [screen is Terminal] * len(parts)
+
+
+@pytest.mark.parametrize("read", [None, (1, 2, 3), OwnData(vocabulary=2, train=[0], valid=[1], test=[1])])
+def test_what_a_familys_read_returns_and_is_no_data_is_told_in_one_line(
+    read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = type("Points", (Family,), {"corpus": "points", "read": lambda *_: read})()
+    monkeypatch.setitem(FAMILIES, "points", family)
+    with pytest.raises(UserError, match=r"^--own-corpus: 'points.npz': points raised \w+Error: .*: mend it$"):
+        load_corpus(Settings(budget=60.0), "points", "points.npz")
