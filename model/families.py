@@ -29,7 +29,7 @@ from model.data.batches import (
 )
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
-from model.data.resident import Inputs
+from model.data.resident import Inputs, made_once
 from model.nn.loss import sums, training_loss
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, NUMBERS, parse_set
@@ -88,7 +88,7 @@ class Family:
         counted = sum(batch.tokens for batch in self._some_batches(config, data, split, tokens))
         if isinstance(data, OwnData):  # which spells nothing
             return Span(counted, 0, 0)
-        every = _spelled(data, split)
+        every = made_once(span, _text(data), split, None, COUNTED_AT_ONCE)
         share = counted / every.tokens
         return Span(counted, round(share * every.characters), round(share * every.words))
 
@@ -152,17 +152,6 @@ class _Listed:
         return self._batches[int(place)].to(self._device)
 
 
-_SPELLED: dict[tuple[str, str, str], Span] = {}
-
-
-def _spelled(data: Data, split: str) -> Span:
-    """Return what a whole split spells, counted once a process."""
-    key = data.name, data.sha256, split
-    if key not in _SPELLED:
-        _SPELLED[key] = span(_text(data), split, None, context=COUNTED_AT_ONCE)
-    return _SPELLED[key]
-
-
 def _text(data: Data) -> TextData | PairData:
     assert not isinstance(data, OwnData), "only a family of a user's own learns from anything else"
     return data
@@ -192,7 +181,7 @@ class Transformers(Family):
         return evaluation_batches(_text(data), split, tokens=tokens, context=context, window=window, device=device)
 
     def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
-        return span(_text(data), split, tokens, context=config.evaluation_window or config.context)
+        return made_once(span, _text(data), split, tokens, config.evaluation_window or config.context)
 
     def items(self, config: Config, data: Data) -> Dataset[Batch]:
         return Samples(self.training_batches(config, data, torch.device("cpu")))

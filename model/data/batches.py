@@ -289,7 +289,7 @@ def _cut(batch: Batch, beyond: int) -> Batch:
     return replace(batch, inputs=(inputs,), targets=targets, tokens=batch.tokens - beyond)
 
 
-def span(data: TextData | PairData, split: str, tokens: int | None, *, context: int) -> Span:
+def span(data: TextData | PairData, split: str, tokens: int | None, context: int) -> Span:
     """Return the target tokens of `evaluation_batches` with the same arguments, the characters that they spell, and how
     many words begin in them."""
     if isinstance(data, PairData):

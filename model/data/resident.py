@@ -20,8 +20,9 @@ OUTSIDE = -1
 ROUND = 8
 LAID_AT_ONCE = 4_096
 """Rows that are laid out at a time, so that this takes little memory beside them."""
-KEPT = 16
-"""Results that `kept` holds: for two families the texts and rows on GPUs, and the packed rows of evaluations."""
+KEPT = 24
+"""Results that `made_once` keeps: for two families the texts and rows on GPUs, and the packed rows of evaluations and
+what they spell."""
 
 Inputs = tuple[Tensor, ...]
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config import RECIPES, Config
+from model.data.batches import span
 from model.data.dataset import TextData
 from model.families import FAMILIES, Batch, Family, register_family
 from model.training import checkpoint as checkpoints
@@ -168,3 +170,13 @@ def test_a_split_without_a_batch_is_told_in_one_line(
         bigrams.span(config, text_data, "valid", None)
     with pytest.raises(UserError, match="no batch of the split 'train'"):
         bigrams.step_flops(config, text_data)
+
+
+@pytest.mark.parametrize("family", ["bigrams", "nanogpt"])
+def test_what_a_split_spells_is_counted_once_for_all_trials(
+    family: str, config: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    monkeypatch.setattr("model.families.span", lambda *given: counted.append(given) or span(*given))
+    asked = [FAMILIES[family].span(replace(config, seed=seed), text_data, "valid", None) for seed in range(3)]
+    assert len(counted) == 1 and asked[0] == asked[1] == asked[2]
