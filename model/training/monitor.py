@@ -51,9 +51,9 @@ class RecentSteps:
         """Take note of how long steps took."""
         self._seconds += seconds
 
-    def forget_tokens(self) -> None:
-        """Forget the tokens of steps that say nothing about the speed."""
-        self._tokens = 0
+    def forget_speed(self) -> None:
+        """Forget tokens and seconds, as the latest step says nothing about the speed."""
+        self._tokens, self._seconds = 0, 0.0
 
     def read(self) -> None:
         """Wait for the steps since the last read, and see whether the trial diverged; without steps, do nothing."""

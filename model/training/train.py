@@ -145,7 +145,7 @@ class _Training:
                     self.learner.compile()
                 self._steps(1)
                 self.learner.synchronize()
-            self.recent.forget_tokens()
+            self.recent.forget_speed()
             self.pace.recent.clear()
             self.lease.longest.pop("step", None)
             return

@@ -94,8 +94,9 @@ def test_a_look_gives_the_mean_of_the_losses_since_the_last_one_and_their_speed(
     assert (recent.train_loss, recent.gradient_norm, recent.tokens_per_second) == (4.0, 2.0, 5.0)
     recent.read()
     assert (recent.train_loss, recent.tokens_per_second) == (4.0, 5.0), "without steps nothing changes"
+    recent.add_seconds(3.0)
     recent.add(Step(loss=torch.tensor(1.0), gradient_norm=torch.tensor(2.0), tokens=1000))
-    recent.forget_tokens()
+    recent.forget_speed()
     assert look(recent, 1.0).tokens_per_second == 10.0
     assert recent.train_loss == 1.0 and recent.first_loss == 4.0
 
