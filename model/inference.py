@@ -72,7 +72,7 @@ def continuation(
     """
     if not isinstance(model, GPT):
         raise UserError("model: it does not go on with text: name a best-nanogpt folder")
-    text = tokenizer.encode(as_text(prompt))
+    text = [token for part in tokenizer.stream([as_text(prompt)]) for token in part.tolist()]  # as texts to learn from
     if not text:
         raise UserError("prompt: '' gives nothing to go on from: write at least a character")
     device = next(model.parameters()).device

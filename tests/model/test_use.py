@@ -87,6 +87,17 @@ def test_a_continuation_follows_its_seed_and_sees_the_last_context_only():
     assert continuation(model, CHARACTERS, "a" * 50 + window, 9) == continuation(model, CHARACTERS, window, 9)
 
 
+def test_a_prompt_is_read_in_the_tokens_that_a_text_to_learn_from_has():
+    tokenizer = SubwordTokenizer.train(["a dog", " \n", "\n"], 300, marks=False)
+    prompt, seen = "a dog \na dog", []
+    learned = [token for part in tokenizer.stream([prompt]) for token in part.tolist()]
+    assert learned != tokenizer.encode(prompt)
+    model = built("nanogpt", tokenizer)
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].tolist()))
+    continuation(model, tokenizer, prompt, 1)
+    assert seen == [[learned]]
+
+
 def test_without_temperature_the_likeliest_token_is_taken_and_an_unknown_one_never():
     model = built("nanogpt", CHARACTERS)
     with torch.no_grad():
