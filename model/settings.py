@@ -1,5 +1,6 @@
 """Settings of the commands that use a winner; imports the standard library only."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -15,7 +16,7 @@ LARGEST_SEED = 2**64 - 1  # the largest that torch takes
 
 @dataclass(frozen=True, kw_only=True)
 class UseSettings(Flags):
-    """What both commands take. UserError: a number is below its least."""
+    """What both commands take. UserError: a number is below its least, or infinite."""
 
     least: ClassVar[dict[str, int]] = {}
     folder: Path = flag_field("the model, as a search left it", form="runs/STUDY/best-FAMILY", places="1", parse=Path)
@@ -25,8 +26,8 @@ class UseSettings(Flags):
 
     def __post_init__(self) -> None:
         for name, least in self.least.items():
-            if not (value := getattr(self, name)) >= least:
-                raise invalid(name, f"{value}: at least {least}; leave it out for the default")
+            if not least <= (value := getattr(self, name)) < math.inf:
+                raise invalid(name, f"{value}: a number of at least {least}; leave it out for the default")
 
 
 @dataclass(frozen=True, kw_only=True)

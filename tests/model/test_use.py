@@ -190,6 +190,7 @@ def test_what_a_model_writes_cannot_steer_a_terminal_and_is_piped_as_it_is(tmp_p
         (TranslateSettings, ["{translator}", "a dog", "--beam", "0"], "--beam: 0"),
         (GenerateSettings, ["{gpt}", "--tokens", "0"], "--tokens: 0"),
         (GenerateSettings, ["{gpt}", "--temperature", "nan"], "--temperature: nan"),
+        (GenerateSettings, ["{gpt}", "--temperature", "inf"], "--temperature: inf"),
         (GenerateSettings, ["{gpt}", "--prompt", ""], "prompt: ''"),
         (GenerateSettings, ["{gpt}", "--seed", str(2**64)], "--seed: '18446744073709551616' is out of range"),
     ],
