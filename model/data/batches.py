@@ -1,5 +1,6 @@
 """Batches: rows gathered from tokens that stay on the device, in an order that a checkpoint can resume."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -179,7 +180,7 @@ class _TextFeed:
         if self._windows < shape.rows:
             raise UserError(
                 f"--text-corpus: {data.name!r} has {len(data.train)} training tokens, fewer than a batch; "
-                f"give a text of at least {(shape.rows + 1) * shape.target} tokens"
+                f"give a text that has at least {(shape.rows + 1) * shape.target} of them"
             )
         self._text = ResidentText(data.train, device)
 
@@ -206,9 +207,10 @@ class _PairFeed:
     def __init__(self, data: PairData, shape: BatchShape, device: torch.device | str) -> None:
         self._shape, self._rows = shape, data.rows
         if len(data.rows) < shape.rows:
+            wanted = math.ceil(len(data.train) * shape.rows / len(data.rows))
             raise UserError(
                 f"--translation-corpus: {data.name!r} has {len(data.train)} training pairs, "
-                f"fewer than a batch; give a file with at least {shape.rows * shape.target} words"
+                f"fewer than a batch; give a file that has about {wanted} of them"
             )
         place = torch.device(device)
         self._laid = None if place.type == "cpu" else made_once(LaidRows, data, place)

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import random
+import re
 import warnings
 from collections import Counter
 from dataclasses import fields, is_dataclass, replace
@@ -20,6 +21,7 @@ from model.data.dataset import PairData, TextData, count_words
 from model.data.resident import OUTSIDE, ROUND, LaidRows, ResidentPairs
 from model.data.tokenizer import Tokenizer
 from tests.model.conftest import prepared, prepared_pairs
+from tune.errors import UserError
 
 CONTEXT = 16
 Data = TextData | PairData
@@ -189,9 +191,17 @@ def test_training_batches_have_one_shape(data: Data) -> None:
 
 
 def test_training_needs_a_batch(pairs: PairData, text: TextData) -> None:
-    for data, flag in ((pairs, "--translation-corpus: 'pairs' has 1000"), (text, "--text-corpus: 'text' has 10000")):
-        with pytest.raises(ValueError, match=f"{flag} training (pairs|tokens), fewer than a batch; give"):
-            batches_of(data, tokens=1_000_000)
+    """The advice is a larger number of what there is too little of."""
+    of = "fewer than a batch; give a .* that has (?:about|at least) ([0-9]+) of them$"
+    for data, tokens, said in (
+        (pairs, (len(pairs.rows) + 1) * pairs.row[1], f"--translation-corpus: 'pairs' has 1000 training pairs, {of}"),
+        (text, len(text.train), f"--text-corpus: 'text' has 10000 training tokens, {of}"),
+    ):
+        with pytest.raises(UserError, match=said) as told:
+            batches_of(data, tokens=tokens)
+        wanted = re.search(said, str(told.value))
+        assert wanted and len(data.train) < int(wanted[1]) < 1.1 * len(data.train)
+    assert batches_of(replace(text, train=np.resize(text.train, int(wanted[1]))), tokens=len(text.train))
 
 
 def evaluated(
