@@ -1,10 +1,12 @@
 """Use of a trained model: translations, text that continues a prompt, and the commands for both."""
 
+import io
 import itertools
 import json
 import math
 import pickle
 import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -214,22 +216,27 @@ def write_upstream(folder: Path, clone: Path, name: str, *, steps: int, loss: fl
         raise UserError(
             f"model: {folder} has a vocabulary of its own: nanoGPT's sample.py knows characters, or GPT-2's"
         )
-    characters = [*tokenizer.characters, UNKNOWN_CHARACTER]
+    known = dict(enumerate(tokenizer.characters))
+    unknown = len(known)
     kept = json.loads((folder / CONFIG).read_text())
     meta = {
-        "vocab_size": len(characters), "itos": dict(enumerate(characters)),
-        "stoi": {character: number for number, character in enumerate(characters)},
+        "vocab_size": unknown + 1, "itos": known | {unknown: UNKNOWN_CHARACTER},
+        "stoi": {UNKNOWN_CHARACTER: unknown} | {character: number for number, character in known.items()},
     }  # fmt: skip
     out, data = clone / f"out-{name}" / "ckpt.pt", clone / "data" / name / "meta.pkl"
+    whole = checkpoint | {"config": kept | {"dataset": name}, "iter_num": steps, "best_val_loss": loss}
+    torch.save(whole, saved := io.BytesIO())  # into a file it tells a full disk as a RuntimeError
+    made = list[Path]()
     try:
-        for path in (out, data):
+        for path, content in ((out, saved.getvalue()), (data, pickle.dumps(meta))):
             path.parent.mkdir(parents=True)
-        whole = checkpoint | {"config": kept | {"dataset": name}, "iter_num": steps, "best_val_loss": loss}
-        torch.save(whole, out)
-        data.write_bytes(pickle.dumps(meta))
+            made.append(path.parent)
+            path.write_bytes(content)
     except OSError as error:
+        for each in made:
+            shutil.rmtree(each, ignore_errors=True)
         remedy = "name another folder, or remove what an earlier export left there"
-        raise UserError(f"--nanogpt: {error.filename!r} cannot be written ({error.strerror}): {remedy}") from None
+        raise UserError(f"--nanogpt: {str(path.parent)!r} cannot be written ({error.strerror}): {remedy}") from None
     return f"{out}: in {clone}: python sample.py --out_dir={out.parent.name} --device=cpu"
 
 

@@ -1,6 +1,7 @@
 """What others' tools read of a study: Optuna its storage, nanoGPT's sample.py the winner."""
 
 import pickle
+import resource
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from analysis.settings import ExportSettings
 from analysis.study import Results, open_study
 from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
+from model.inference import write_upstream
 from model.training import checkpoint as checkpoints
 from tests.analysis.conftest import Printed, Written, do, one_line, search
 from tests.analysis.test_loop_report import written
@@ -186,3 +188,30 @@ def test_an_earlier_export_is_not_written_over(six: Written, clone: Path) -> Non
     do(ExportSettings, words)
     with pytest.raises(UserError, match=r"^--nanogpt: .*out-six' cannot be written"):
         do(ExportSettings, words)
+
+
+def test_an_export_to_nanogpt_that_fails_leaves_nothing_behind(six: Written, clone: Path) -> None:
+    won(six, "nanogpt")
+    (taken := clone / "data" / "six").mkdir(parents=True)
+    with one_line(r"^--nanogpt: '.*data/six' cannot be written \(File exists\): "):
+        do(ExportSettings, [str(six.folder), "--nanogpt", str(clone)])
+    assert not (clone / "out-six").exists()
+    taken.rmdir()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with one_line(r"^--nanogpt: '.*out-six' cannot be written \(File too large\): "):
+            write_upstream(six.folder / "best-nanogpt", clone, "six", steps=7, loss=1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    do(ExportSettings, [str(six.folder), "--nanogpt", str(clone)])
+
+
+def test_nanogpt_reads_a_character_as_the_model_does_though_it_looks_like_an_unknown_one(
+    six: Written, clone: Path
+) -> None:
+    won(six, "nanogpt", tokenizer := CharacterTokenizer("\n abc\ufffd"))
+    do(ExportSettings, [str(six.folder), "--nanogpt", str(clone)])
+    meta = pickle.loads((clone / "data" / "six" / "meta.pkl").read_bytes())
+    assert [meta["stoi"][character] for character in "cab\ufffd"] == tokenizer.encode("cab\ufffd")
+    assert "".join(map(meta["itos"].get, range(tokenizer.vocabulary))) == tokenizer.characters + "\ufffd"
