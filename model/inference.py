@@ -25,6 +25,7 @@ from model.nn.gpt import GPT
 from model.nn.translator import Translator
 from model.settings import BEAM_WIDTH, TEMPERATURE, TOP_K, GenerateSettings, TranslateSettings, UseSettings
 from model.training.checkpoint import CONFIG, TOKENIZER, load_model
+from model.training.memory import ran_out
 from tune.errors import UserError
 from tune.load import load_families
 
@@ -166,7 +167,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 
 def translate(settings: TranslateSettings) -> int:
-    """Print translations, one a line. UserError: the folder does not serve, or the input is no UTF-8."""
+    """Print translations, one a line. UserError: the folder does not serve, input is no UTF-8, or memory ran out."""
     model, tokenizer = _opened(settings)
     facts = json.loads((settings.folder / TOKENIZER).read_text(encoding="utf-8"))
     longest = facts.get("longest", math.inf)  # an older winner does not tell
@@ -183,6 +184,10 @@ def translate(settings: TranslateSettings) -> int:
         raise UserError(
             f"standard input: {error.object[error.start :][:20]!r} is no UTF-8: write it as UTF-8"
         ) from None
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        raise UserError(f"--beam: {settings.beam} takes more memory than there is; write fewer") from None
     return 0
 
 

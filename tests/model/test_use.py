@@ -188,6 +188,7 @@ def test_what_a_model_writes_cannot_steer_a_terminal_and_is_piped_as_it_is(tmp_p
         (GenerateSettings, ["{translator}"], "best-nanogpt"),
         (TranslateSettings, ["{nowhere}", "a dog"], "best-<family>"),
         (TranslateSettings, ["{translator}", "a dog", "--beam", "0"], "--beam: 0"),
+        (TranslateSettings, ["{translator}", "a dog", "--beam", str(10**18)], f"--beam: {10**18} takes more memory"),
         (GenerateSettings, ["{gpt}", "--tokens", "0"], "--tokens: 0"),
         (GenerateSettings, ["{gpt}", "--temperature", "nan"], "--temperature: nan"),
         (GenerateSettings, ["{gpt}", "--temperature", "inf"], "--temperature: inf"),
