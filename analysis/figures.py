@@ -15,7 +15,7 @@ from analysis.experiments.ablation import ALONG, SHOWN, learning, main_effects, 
 from analysis.experiments.costs import batch_size, estimates, loading, stage_bars, stage_pies
 from analysis.experiments.kernels import roofline
 from analysis.experiments.scaling import communication, losses, speed_up, ways
-from analysis.experiments.trainings import depth, lives, methods_scatter, precisions, shapes, width
+from analysis.experiments.trainings import draw_losses_over_rates, lives, methods_scatter, precisions, shapes
 from analysis.plots.dimensions import effects
 from analysis.plots.search import curves, front, parallel_coordinates, progress, size_curve
 from analysis.ranking import ranking, where_measured_text, winner
@@ -34,6 +34,7 @@ FAMILY_PICTURES: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
     "curves": (curves,),
     "effects": (effects, parallel_coordinates),
 }
+WIDTH_AND_DEPTH = ("d_model", "layers"), ("layers", "d_model")
 LEARNING = [partial(learning, what=what, along=along) for what in SHOWN for along in ALONG]
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
     "ablation": (main_effects, sizes, minutes, *LEARNING),
@@ -44,7 +45,7 @@ PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
     "loader": (loading,),
     "stages": (stage_pies, stage_bars),
     "precision": (precisions,),
-    "transfer": (width, depth),
+    "transfer": [partial(draw_losses_over_rates, axis=axis, other=other) for axis, other in WIDTH_AND_DEPTH],
     "scaling": (speed_up, communication),
     "large_batch": (losses,),
     "data_parallel": (ways,),

@@ -167,24 +167,6 @@ def parse_formulas(text: str) -> dict[str, Expression]:
     return {name.strip(): parse_expression(formula) for name, _, formula in named}
 
 
-def parse_vocabulary(text: str) -> int:
-    """Return a number of words. UserError: it is no integer of at least 2, as a guess needs a choice."""
-    if not (text.isascii() and text.isdigit() and 2 <= int(text) < 10**12):
-        raise UserError(f"{text!r} is no number of words: write 2 or more, such as 64700")
-    return int(text)
-
-
-def parse_hours(text: str) -> float:
-    """Return a number of hours. UserError: it is none above zero."""
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = math.nan
-    if not 0 < hours < math.inf:
-        raise UserError(f"{text!r} is no number of hours: write one above 0, such as 8")
-    return hours
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckSettings(TableFlags):
     """Settings of analysis/check_table.py: which tables, and what is claimed beside them."""
@@ -198,10 +180,10 @@ class CheckSettings(TableFlags):
         default=(), form="TABLE.csv", places="*", parse=Path,
     )  # fmt: skip
     vocabulary: int | None = flag_field(
-        "words, or classes, among which one is foretold", default=None, form="N", parse=parse_vocabulary
+        "words, or classes, among which one is foretold", default=None, form="N", parse=int
     )
     hours: float | None = flag_field(
-        "that all rows together are told to have taken", default=None, form="N", parse=parse_hours
+        "that all rows together are told to have taken", default=None, form="N", parse=float
     )
     formulas: Mapping[str, Expression] = flag_field(
         "what columns are by others of their row", default_factory=dict, form="COLUMN=FORMULA;...", parse=parse_formulas
@@ -210,3 +192,10 @@ class CheckSettings(TableFlags):
         "the rows' order, or their `rank`, low first", default=None, form="FORMULA", parse=parse_expression
     )
     json: bool = flag_field("the findings as json instead of the table", default=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocabulary is not None and self.vocabulary < 2:
+            raise invalid("vocabulary", f"'{self.vocabulary}' is too few words: write 2 or more, such as 64700")
+        if self.hours is not None and not 0 < self.hours < math.inf:
+            raise invalid("hours", f"'{self.hours:g}' is out of range: write hours above 0, such as 8")

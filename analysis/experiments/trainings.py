@@ -182,16 +182,6 @@ def with_most(line: pd.DataFrame) -> pd.DataFrame:
     return line[line["seed"].map(rates == max(rates, key=len))]
 
 
-def width(study: Study) -> Picture:
-    """Draw losses over rates for each d_model, at the base's layers."""
-    return draw_losses_over_rates(study, "d_model", "layers")
-
-
-def depth(study: Study) -> Picture:
-    """Draw losses over rates for each number of layers, at the base's d_model."""
-    return draw_losses_over_rates(study, "layers", "d_model")
-
-
 def draw_losses_over_rates(study: Study, axis: str, other: str) -> Picture:
     """Draw both parametrizations side by side, with the base's best rate. UserError: no base, or one size only."""
     whole = losses_table(study)

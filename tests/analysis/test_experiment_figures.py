@@ -35,8 +35,8 @@ from analysis.experiments.trainings import (
     methods_table,
     precisions,
     shapes,
-    width,
 )
+from analysis.figures import PICTURES
 from analysis.settings import PlotSettings
 from analysis.study import open_kernels
 from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows
@@ -86,6 +86,7 @@ DRAWN: dict[str, tuple[list[dict[str, Any]], set[str]]] = {
     "transfer": (transferred(), {"transfer-width", "transfer-depth"}),
 }
 """The rows of each experiment, and the pictures that there are of them."""
+width = PICTURES["transfer"][0]
 KNOWN = {"95", "65,000"}
 """What legends may say beside the data: of intervals, and the vocabulary of a report."""
 

@@ -3,6 +3,7 @@ from what smaller ones took and found by trying."""
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,11 +48,7 @@ def next_rows(fits: int, fails: int | None, most: int, first: int) -> int | None
 
 def largest_rows(bytes_of: Callable[[int], float], limit: float, most: int) -> int:
     """Return the largest batch of at most `most` rows that takes at most `limit` bytes; 0: none does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if bytes_of(middle) <= limit else (low, middle - 1)
-    return low
+    return bisect_right(range(1, most + 1), limit, key=bytes_of)
 
 
 def fitted(measured: Mapping[int, float], paper: Callable[[int], float]) -> Callable[[int], float]:

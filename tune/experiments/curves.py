@@ -148,12 +148,8 @@ def files(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _rounded(value: Any) -> Any:
-    """Return a value with all its floats rounded to six digits: nobody measures more."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    """Return a JSON-able value with all its floats rounded to six digits: nobody measures more."""
+    return json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.6g}"))
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
