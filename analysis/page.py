@@ -165,7 +165,7 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
     family, best, measure = str(pool["family"].iloc[0]), winner(results, pool), results.measure
     smoke_test = bool(pool["smoke_test"].any())
     if best is None:
-        lead = unranked_reason(results)
+        lead = unranked_reason(results, pool)
         lead = f"{lead[0].upper()}{lead[1:]}"
         return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": "", "facts": {}, "told": ()}
     words = results.trials.set_index("trial")["words"][best["trial"]]

@@ -27,6 +27,7 @@ from analysis.study import (
     TRIAL_COLUMNS,
     Measure,
     Results,
+    Study,
     families,
     open_studies,
 )
@@ -290,10 +291,11 @@ def section_title(group: pd.DataFrame, results: Results) -> str:
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({tables.duration(first['rung_seconds'])} of training)"
     if measure.is_loop_metric and first["section"] == "rung":
         return f"{first['family']}{text}: by {by_metric(measure)}"
+    elsewhere = any(study.work for study in studies_of(group, results))
     level = {
         "decayed": "after the decay",
         "rung": f"rung {first['rung']:.0f}{seconds}",
-        "unranked": "not ranked" if any(study.work for study in results.studies) else "no rung completed yet",
+        "unranked": "not ranked" if elsewhere else "no rung completed yet",
         "failed": "failed or diverged",
     }[first["section"]]
     own = "each with its own context" if "context" in group and group["context"].notna().any() else ""
@@ -357,9 +359,14 @@ def _of_a_family(group: pd.DataFrame) -> Columns:
     }
 
 
-def unranked_reason(results: Results) -> str:
-    """Return why no trial has a place: none has completed a rung, or an experiment's figures are elsewhere."""
-    for study in results.studies:
+def studies_of(rows: pd.DataFrame, results: Results) -> list[Study]:
+    """Return the studies that rows of a ranking are of."""
+    return [study for study in results.studies if study.name in set(rows["study"])]
+
+
+def unranked_reason(results: Results, pool: pd.DataFrame) -> str:
+    """Return why no trial of these has a place: none has completed a rung, or an experiment's figures are elsewhere."""
+    for study in studies_of(pool, results):
         if study.work:
             plot, folder = script_command("analysis/plot.py"), shlex.quote(str(study.folder))
             printed = f"{script_command('tune/experiment.py')} --tables {folder} prints its tables"
@@ -374,7 +381,7 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     family, measure = pool["family"].iloc[0], results.measure
     found, best = None if measure.is_loop_metric else answers(results, pool), winner(results, pool)
     if best is None:
-        return [f"{family}: {unranked_reason(results)}"]
+        return [f"{family}: {unranked_reason(results, pool)}"]
 
     def name(row: pd.Series) -> str:
         study = f"{row['study']}/" if len(results.studies) > 1 else ""
@@ -398,5 +405,9 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
         f"there: best by the quotient {name(found.quotient)} with {tables.number(quotient)}; best by efficiency "
         f"{efficiency}; lowest perplexity {name(found.perplexity)} with "
         f"{tables.number(found.perplexity['perplexity'])}.",
-        *(f"{family}: {line}" for study in results.studies for line in last_comparison_lines(study, family)),
+        *(
+            f"{family}{f' of {study.name}' if len(results.studies) > 1 else ''}: {line}"
+            for study in studies_of(pool, results)
+            for line in last_comparison_lines(study, family)
+        ),
     ]

@@ -49,7 +49,7 @@ def front(results: Results, family: str) -> Picture:
     for level, style in styles.items():
         _scatter(plot, last[last["level"] == level], level, style, 110 if style[1] == "*" else 34, 0.9)
     ranked = ranking(results)
-    first = winner(results, ranked[ranked["family"] == family])
+    first = winner(results, ranked[(ranked["family"] == family) & ranked["place"].notna()])
     assert first is not None
     best = last[(last[TRIAL_COLUMNS] == first[TRIAL_COLUMNS]).all(axis=1)].iloc[0]
     furthest = _alike(table[table["front"]], best).sort_values("parameters")

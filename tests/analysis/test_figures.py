@@ -104,6 +104,17 @@ def test_the_front_shows_each_trial_once_and_where_it_got_to_last(found: Results
     assert data["level"].value_counts().to_dict() == {"rung 0": 15, "rung 1": 5, "decay": 2, "rung 2": 1}
 
 
+def test_a_front_is_of_the_study_that_completed_a_rung_though_another_text_has_not_yet(
+    write: Callable[..., Written],
+) -> None:
+    young, other = write("young", corpora={"nanogpt": {"sha256": "b" * 64, "vocabulary": 90}}), write("other")
+    young.trial("t1", state="running")
+    other.trial("t1")
+    other.report("t1", 5.0)
+    (named,) = front(results(young, other), "nanogpt").figure.axes[0].texts
+    assert named.get_text().startswith("winner: t1 ")
+
+
 @pytest.mark.parametrize("running", [False, True])
 def test_the_burn_down_begins_with_the_cap_never_rises_and_ends_with_what_is_left(
     searched: Written, running: bool

@@ -1,5 +1,7 @@
 """The ranking: its order, sections and answers; efficiency and front; conditions; what half of it foretells."""
 
+import json
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +14,7 @@ from analysis.settings import ORDERS, RankSettings
 from analysis.stability import moment, stability, tau
 from analysis.study import EFFICIENCY_COLUMNS, Results, open_studies, open_study
 from tests.analysis.conftest import FACTS, Printed, Written, do, one_line
+from tests.training_rows import whole
 from tune.errors import UserError
 
 
@@ -79,6 +82,17 @@ def test_without_a_curve_the_answers_are_of_the_winners_level(write: Callable[..
     study.report("t3", 4.0, rung=1)
     _, found, first = answered(study)
     assert found.efficiency is None and {row["trial"] for row in (*three(found), first)} == {"t3"}
+
+
+def test_why_trials_have_no_place_is_told_of_their_own_study(write: Callable[..., Written], printed: Printed) -> None:
+    work = write("work", experiment="scaling", corpora={"nanogpt": {"sha256": "b" * 64, "vocabulary": 90}})
+    work.journal.insert("rows", {"at": 0.0, "experiment": "scaling", "value": json.dumps(whole({}, {}))})
+    young = write("young")
+    for study in (work, young):
+        study.trial("t1")
+    text = printed(RankSettings, work.folder, young.folder)
+    for said in ("ranks no trials", "no trial has completed a rung yet", ": not ranked", ": no rung completed yet"):
+        assert text.count(said) == 1, said
 
 
 def test_efficiency_is_among_all_that_completed_a_rung(six: Written) -> None:

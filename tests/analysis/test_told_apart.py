@@ -13,8 +13,9 @@ from analysis.confirm import difference, last_comparison_lines
 from analysis.page import contents
 from analysis.plots.search import front, progress
 from analysis.ranking import answers, ranking, winner
+from analysis.settings import RankSettings
 from analysis.study import Results, open_study
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Printed, Written
 from tune.arithmetic import student
 
 BLOCKS = 24
@@ -102,6 +103,15 @@ def test_it_is_said_in_one_line_of_the_ranking(
     (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
     assert "\n" not in line
     assert re.search(said, line), line
+
+
+def test_of_several_texts_each_is_told_of_its_own_comparison(write: Callable[..., Written], printed: Printed) -> None:
+    one, other = write("one", corpora={"nanogpt": {"sha256": "b" * 64, "vocabulary": 90}}), write("other")
+    for study in (one, other):
+        compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002]})
+    lines = printed(RankSettings, one.folder, other.folder).splitlines()
+    said = [line.split(":")[0] for line in lines if ": told apart:" in line]
+    assert sorted(said) == ["nanogpt of one", "nanogpt of other"]
 
 
 def test_without_one_nothing_is_said(searched: Written) -> None:
