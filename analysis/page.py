@@ -40,6 +40,7 @@ from analysis.style import Picture
 from tune.errors import UserError, script_command
 from tune.experiments.experiment_settings import typed_again
 from tune.flags import flag_words
+from tune.reports import LARGEST_LOG
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 """Columns that are aligned to the left."""
@@ -254,7 +255,7 @@ def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
         {
             "cap": tables.duration(row["cap"]), "what": row["how"], "loss": f"{row['loss']:.3f}",
             "80 % interval": "" if row["how"] == "found" else f"{row['low']:.3f} to {row['high']:.3f}",
-            "perplexity": tables.number(math.exp(row["loss"])), "trial": row["trial"],
+            "perplexity": tables.number(math.exp(min(row["loss"], LARGEST_LOG))), "trial": row["trial"],
             "config": configs.get(row["trial"], ""),
         }
         for row in told["rows"]

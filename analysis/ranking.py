@@ -39,7 +39,7 @@ from tune.store.queries import DECAY, SECTIONS, level_text, measured_text
 from tune.units import counted
 
 MEASURED = [
-    *("perplexity", "bits_per_character", "test_perplexity", "training_seconds", "steps", "tokens"),
+    *("loss", "perplexity", "bits_per_character", "test_perplexity", "training_seconds", "steps", "tokens"),
     *("final", "rung", "level", "rung_seconds", "on_whole", "subset"),
 ]
 FIRST = [
@@ -51,6 +51,7 @@ COLUMNS = [
     *EFFICIENCY_COLUMNS,
     *("efficiency_at", "front", "device_seconds", "training_seconds"),
     *("steps", "tokens", "memory_bytes", "mfu", "state", "reason", "sha256", "judged_context", "final", "on_whole"),
+    "loss",
 ]
 
 
@@ -75,7 +76,7 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
     table[["front", "final", "on_whole"]] = table[["front", "final", "on_whole"]].eq(True)
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)
     columns = (
-        [*told, *OWN_COLUMNS, "state", "reason", "sha256", "judged_context", "final"]
+        [*told, *OWN_COLUMNS, "state", "reason", "sha256", "judged_context", "final", "loss"]
         if measure.is_loop_metric
         else COLUMNS
     )
@@ -104,7 +105,7 @@ def _ordered(table: pd.DataFrame, measure: Measure, column: str, low_first: bool
     keys = _levels(table, table["section"], measure)
     groups = keys.groupby(list(keys), sort=False, dropna=False).ngroup()
     keys["by"] = table[column] if low_first else -table[column]
-    keys["best"] = measure.as_losses(table[measure.column])
+    keys["best"] = measure.order(table)
     order = keys.sort_values(list(keys), kind="stable", na_position="last").index
     table = table.loc[order].assign(
         place=groups.loc[order].groupby(groups.loc[order]).cumcount() + 1, group=groups.loc[order]
@@ -154,7 +155,7 @@ def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
         among=len(rows),
         quotient=rows.loc[(rows["perplexity"] / rows["parameters"]).idxmin()],
         efficiency=rows.loc[rows["efficiency"].idxmax()] if curved else None,
-        perplexity=rows.loc[rows["perplexity"].idxmin()],
+        perplexity=results.measure.best(rows),
     )
 
 
@@ -241,7 +242,7 @@ def check(settings: RankSettings, measure: Measure) -> None:
 
 def records(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """Return the rows as programs read them: integers as such, unknown values empty."""
-    shown = table.drop(columns=["group", "final", *(OF_TEXTS if measure.is_loop_metric else [])])
+    shown = table.drop(columns=["group", "final", "loss", *(OF_TEXTS if measure.is_loop_metric else [])])
     return shown.astype({name: "Int64" for name in WHOLE if name in shown})
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import sqlite3
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,9 +90,14 @@ class Measure:
         """Return the scaled values with low as good."""
         return self.scaled(values) if self.low_first else -values
 
+    def order(self, table: pd.DataFrame) -> pd.Series:
+        """Return what orders rows, low as good: the loss, as perplexity is cut off where it is no float."""
+        worth = self.as_losses(table[self.column])
+        return table["loss"].fillna(worth) if self.metric is None else worth
+
     def best(self, table: pd.DataFrame) -> pd.Series:
         """Return the best row."""
-        return table.loc[self.as_losses(table[self.column]).idxmin()]
+        return table.loc[self.order(table).idxmin()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,8 +354,9 @@ def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
     more = "test_perplexity, subset_perplexity, at, place, steps, tokens, training_seconds, loss, numbers"
     query = f"SELECT {columns}, {more} FROM ({PLACES_QUERY}) ORDER BY report"
     table = study.read(query, study.until).astype(
-        {"perplexity": float, "rung": float, "subset": float, "final": bool, "on_whole": bool}
+        {"perplexity": float, "loss": float, "rung": float, "subset": float, "final": bool, "on_whole": bool}
     )
+    table["perplexity"] = table["perplexity"].clip(lower=sys.float_info.min)  # 0 where a loss is far below zero
     table.insert(0, "study", study.name)
     seconds = [
         math.nan if final or math.isnan(rung) else study.rung_seconds(family, int(rung))
@@ -359,7 +366,7 @@ def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
     if metric := study.measure.metric:
         told = reported_columns(table["numbers"], metric, dimensions)
         table = table.assign(**{study.measure.column: table["loss"].astype(float).map(metric.to_reported)}).join(told)
-    return table.drop(columns=["family", "loss", "numbers"])
+    return table.drop(columns=["family", "numbers"])
 
 
 def families(results: "Results", named: str | None) -> list[str]:

@@ -35,6 +35,7 @@ MANY = 2000  # points above which they are drawn as pixels, which keeps a page s
 MARGIN = 0.06  # of an axis, on each side
 WIDE = 10.0  # largest over smallest number from which a linear axis would press numbers together
 LEAST_MARGIN = 1.05
+MOST_OF_LOG = 1e140  # most that a logarithmic axis shows, beside its reciprocal: their ratio is a float
 WIDTH = 6.4  # inches; a phone shows it at about half of that
 DPI = 150
 MOST_BYTE_TICKS = 6
@@ -237,7 +238,7 @@ def is_wide(values: pd.Series) -> bool:
 
 def log_axis(axis: Axis, values: ArrayLike, text: Callable[[float], str]) -> None:
     """Make an axis a logarithmic one that holds the values, with few ticks, all labelled as people write numbers."""
-    low, high = float(np.min(values)), float(np.max(values))
+    low, high = np.clip([np.min(values), np.max(values)], 1 / MOST_OF_LOG, MOST_OF_LOG).tolist()
     margin = max((high / low) ** MARGIN, LEAST_MARGIN)
     limits = low / margin, high * margin
     name = "x" if axis is axis.axes.xaxis else "y"

@@ -25,6 +25,7 @@ from analysis.style import (
     log_axis,
     new_figure,
 )
+from tune.reports import LARGEST_LOG
 
 NAMES = ["d_model", "heads", "layers", "dropout"]
 OURS, THEIRS = "here", "published"
@@ -103,7 +104,7 @@ def ablation_table(study: Study) -> pd.DataFrame:
     ours = found[[*NAMES, "seed", "parameters"]].assign(
         of=OURS,
         loss=found["valid_loss"],
-        word_perplexity=np.exp(found["nats_per_word"]),
+        word_perplexity=np.exp(found["nats_per_word"].clip(upper=LARGEST_LOG)),
         minutes=found["training_seconds"] / 60,
     )
     report = published("ablation")

@@ -309,6 +309,12 @@ def test_only_what_differs_in_one_dimension_alone_is_compared(tmp_path: Path) ->
     assert losses_against_mean(ours, "heads").empty
 
 
+def test_words_whose_perplexity_is_no_float_have_the_largest(tmp_path: Path) -> None:
+    rows = [row({"steps": 100}, {"d_model": 32, "heads": 4, "layers": 2, "dropout": 0.1, "seed": 1}, 500.0)]
+    found = ablation_table(study_of_trials(tmp_path / "x", "ablation", rows))
+    assert np.isfinite(found.loc[found["of"] == OURS, "word_perplexity"]).all()
+
+
 def test_learning_curves_are_means_over_seeds_with_each_report_once(drawn: Drawn) -> None:
     tables = drawn("ablation")[0]
     curves = list(tables["loss-epochs"].groupby(list(NAMES)))

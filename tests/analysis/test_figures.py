@@ -7,6 +7,8 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from math import exp
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +31,8 @@ from analysis.style import CHARGE_COLORS, Picture, byte_ticks, level_styles
 from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import FACTS, Printed, Written, one_line, search, study_of_trials
 from tests.training_rows import row
+from tune.errors import UserError
+from tune.reports import LARGEST_LOG
 from tune.search_space import DIMENSIONS
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 
@@ -113,6 +117,20 @@ def test_a_front_is_of_the_study_that_completed_a_rung_though_another_text_has_n
     other.report("t1", 5.0)
     (named,) = front(results(young, other), "nanogpt").figure.axes[0].texts
     assert named.get_text().startswith("winner: t1 ")
+
+
+@pytest.mark.parametrize("loss", [800.0, -800.0])
+@pytest.mark.parametrize("draw", [front, size_curve, curves, effects, parallel_coordinates])
+def test_a_loss_is_drawn_though_its_perplexity_is_no_float(
+    write: Callable[..., Written], draw: Callable[..., Picture], loss: float
+) -> None:
+    study = write()
+    for number in range(6):
+        study.trial(f"t{number}", parameters=10**6 * (number + 1), created=number, d_model=64 * (number + 1))
+        for part in (1, 2):
+            told = {"valid_loss": loss - number, "training_seconds": 5.0 * part, "steps": 5 * part}
+            study.report(f"t{number}", exp(min(loss, LARGEST_LOG)), rung=0 if part == 2 else None, **told)
+    assert draw(results(study), "nanogpt").svg()
 
 
 @pytest.mark.parametrize("running", [False, True])

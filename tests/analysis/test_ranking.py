@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from contextlib import closing
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,9 @@ from analysis.study import EFFICIENCY_COLUMNS, Results, open_studies, open_study
 from tests.analysis.conftest import FACTS, Printed, Written, do, one_line
 from tests.training_rows import whole
 from tune.errors import UserError
+from tune.reports import LARGEST_LOG
+from tune.store.journal import connect
+from tune.store.queries import best_so_far
 
 
 def table(*studies: Written, by: str = "quotient") -> pd.DataFrame:
@@ -82,6 +86,19 @@ def test_without_a_curve_the_answers_are_of_the_winners_level(write: Callable[..
     study.report("t3", 4.0, rung=1)
     _, found, first = answered(study)
     assert found.efficiency is None and {row["trial"] for row in (*three(found), first)} == {"t3"}
+
+
+@pytest.mark.parametrize("loss", [800.0, -800.0])
+def test_where_perplexities_are_cut_off_losses_say_which_is_best_as_in_the_search(
+    write: Callable[..., Written], loss: float
+) -> None:
+    study = write()
+    for number, more in enumerate((2.0, 1.0, 3.0)):
+        study.trial(f"t{number}", created=number, parameters=10**6 * (3 - number))
+        study.report(f"t{number}", math.exp(min(loss, LARGEST_LOG)), valid_loss=loss + more)
+    _, found, first = answered(study)
+    with closing(connect(study.folder)) as journal:
+        assert best_so_far(journal)["nanogpt"]["trial"] == first["trial"] == found.perplexity["trial"] == "t1"
 
 
 def test_why_trials_have_no_place_is_told_of_their_own_study(write: Callable[..., Written], printed: Printed) -> None:

@@ -135,6 +135,14 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("analysis.page.BUDGET_PICTURES", BUDGET_PICTURES[:1])
 
 
+def test_a_loss_may_be_foretold_that_has_no_perplexity(bare: None, write: Callable[..., Written]) -> None:
+    row = {"cap": 100.0, "how": "found", "trial": "t1", "loss": 800.0, "low": 800.0, "high": 800.0}
+    study = write(prospects={"nanogpt": {"rows": [row], "decayed": False, "why": None}})
+    study.trial("t1")
+    study.report("t1", 5.0)
+    assert "800.000" in written(study)
+
+
 def test_why_nothing_is_foretold_is_told(bare: None, write: Callable[..., Written]) -> None:
     """By the search; of a study that has not ended, or that an earlier version wrote, by what can be asked."""
     for name, told in (("ended", {"nanogpt": {"rows": [], "decayed": False, "why": "too few sizes"}}), ("runs", {})):

@@ -22,6 +22,7 @@ from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Ta
 from tune.experiments.lists import training_points
 from tune.experiments.tables import EMPTY_CELL, MIB, figure, grouped, over_seeds, signed
 from tune.published import published
+from tune.reports import LARGEST_LOG
 from tune.search_space import label
 
 
@@ -214,11 +215,11 @@ def quality(done: Sequence[Row]) -> Table:
     """Return the table of what each configuration learned."""
     found, known = [], published_by_shape()
     for shape, rows in by_shape(done).items():
-        their, nats = known.get(shape, {}), average(rows, "nats_per_word")
+        their, loss, nats = known.get(shape, {}), average(rows, "valid_loss"), average(rows, "nats_per_word")
         valid = over_seeds((row["valid_loss"] for row in rows), "{:.3f}")
         found.append([
             shape_name(shape), mean_text(rows, "trained_loss", "{:.3f}"), f"{average(rows, 'train_loss'):.3f}", valid,
-            f"{average(rows, 'accuracy'):.1%}", f"{math.exp(average(rows, 'valid_loss')):.4g}", f"{math.exp(nats):.4g}",
+            f"{average(rows, 'accuracy'):.1%}", *(f"{math.exp(min(each, LARGEST_LOG)):.4g}" for each in (loss, nats)),
             f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", mean_text(rows, "bleu", "{:.1f}"),
             *(figure(their.get(name)) for name in ("train_loss", "valid_loss", "valid_perplexity")),
         ])  # fmt: skip

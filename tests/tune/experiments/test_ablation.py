@@ -189,6 +189,11 @@ def test_a_study_of_a_list_trains_it_whole_and_goes_on_with_what_the_cap_did_not
     assert not any("left out" in line for line in told)
 
 
+def test_words_whose_perplexity_is_no_float_are_in_the_table() -> None:
+    config = {"d_model": 32, "heads": 4, "layers": 2, "dropout": 0.1, "seed": 0}
+    assert tables([ended(row({"steps": 100}, config, 7.5, nats_per_word=750.0))])
+
+
 def test_a_gap_that_is_not_known_is_no_number_and_is_of_seeds_that_have_both() -> None:
     shape = {"d_model": 32, "heads": 4, "layers": 2}
     rows = [ended(row({"steps": 100}, {**shape, "dropout": p, "seed": seed}, loss, train_loss=trained))
