@@ -146,6 +146,7 @@ def ending(study: Study) -> str:
     ):
         return "runs" if is_driver_alive(study.folder) else "has not ended: it was killed, and --resume goes on with it"
     reason = str(ended.get("reason", "done"))
+    reason = "deadline" if reason == ENDED_BY_CAP and ended.get("near_deadline") else reason
     return ENDING_TEXTS.get(reason, f"was cut short ({reason}) before it was done, and --resume goes on with it")
 
 

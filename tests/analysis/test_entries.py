@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,10 +98,11 @@ def test_the_table_says_what_the_order_rewards_and_three_answers(six: Written, p
     [
         ({"reason": "cap"}, None), ({"reason": "SIGINT"}, "six was cut short (SIGINT) before it was done"),
         ({"reason": "deadline"}, "six ended at its deadline"), (None, "six has not ended: it was killed"),
+        ({"reason": "cap", "near_deadline": True}, "six ended at its deadline"),
     ],
 )  # fmt: skip
 def test_of_a_study_that_was_cut_short_the_table_says_so(
-    six: Written, printed: Printed, ended: dict[str, str] | None, said: str | None
+    six: Written, printed: Printed, ended: dict[str, Any] | None, said: str | None
 ) -> None:
     six.journal.update("slots", 0, {"closed": 100.0})
     if ended is not None:
