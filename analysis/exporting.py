@@ -3,6 +3,7 @@ ckpt.pt."""
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import chain
@@ -12,6 +13,7 @@ from typing import Any
 import optuna
 import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,6 +26,8 @@ from tune.flags import invalid
 from tune.search_space import label
 from tune.store.queries import ranking_query
 
+NOT_IN_A_URL = set("?%{}")
+"""Characters of a path that SQLAlchemy or Optuna would read as something else."""
 LOG_FROM = 10.0
 """How many times its smallest a dimension's largest value must be for a logarithmic scale."""
 EXPORTED_COLUMNS = (
@@ -40,6 +44,9 @@ EXPORTED_COLUMNS = (
 
 def export(settings: ExportSettings) -> int:
     """Write what is asked for, and print how to open it. UserError: the study does not serve."""
+    if settings.optuna is not None and (odd := NOT_IN_A_URL & {*str(settings.optuna.absolute())}):
+        rule = f"{str(settings.optuna)!r} has {min(odd)!r} in its path, which the address of a storage cannot have"
+        raise invalid("optuna", f"{rule}: name another file or folder")
     study = open_study(settings.study or newest_study(RUNS))
     if settings.nanogpt is not None and not (settings.nanogpt / "sample.py").is_file():
         rule = f"'{settings.nanogpt}' has no sample.py: name a clone of https://github.com/karpathy/nanoGPT"
@@ -89,13 +96,14 @@ def export_optuna(study: Study, file: Path) -> str:
                 made.set_user_attr(name, value)
             made.add_trials(trials)
         kept.engine.dispose()
-    except (OSError, SQLAlchemyError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(getattr(error, "orig", None) or error)
-        if isinstance(error, SQLAlchemyError):  # the file is ours, and incomplete
+    except (OSError, SQLAlchemyError, StorageInternalError) as error:
+        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+        why = cause.strerror if isinstance(cause, OSError) else str(getattr(cause, "orig", None) or cause)
+        if not isinstance(error, OSError):  # the file is ours, and incomplete
             file.unlink()
         remedy = "name a new file in a folder that you may write"
         raise UserError(f"--optuna: {str(file)!r} cannot be written ({why}): {remedy}") from None
-    return f"{file}: optuna-dashboard {url}"
+    return f"{file}: optuna-dashboard {shlex.quote(url)}"
 
 
 def optuna_trials(study: Study) -> dict[str, list[FrozenTrial]]:

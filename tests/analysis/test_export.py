@@ -2,6 +2,7 @@
 
 import pickle
 import resource
+import shlex
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import optuna
 import pytest
 import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 from sqlalchemy.exc import OperationalError
 
@@ -99,11 +101,31 @@ def test_nothing_is_written_over(six: Written, tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "elsewhere").exists()
 
 
-def test_what_a_disk_does_not_take_leaves_nothing_behind(
-    six: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["what?", "a%20b", "{a}"])
+def test_a_file_whose_path_no_address_has_is_refused_before_it_is_made(six: Written, tmp_path: Path, name: str) -> None:
+    with one_line(r"^--optuna: '.*' has '.' in its path, which .*: name another file or folder$"):
+        do(ExportSettings, [str(six.folder), "--optuna", str(tmp_path / name)])
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_what_opens_a_storage_can_be_typed_though_its_folder_has_a_space(
+    six: Written, tmp_path: Path, printed: Printed
 ) -> None:
+    (tmp_path / "a folder").mkdir()
+    file = tmp_path / "a folder" / "storage"
+    told = printed(ExportSettings, six.folder, "--optuna", file)
+    assert shlex.split(told.removeprefix(f"{file}: ")) == ["optuna-dashboard", f"sqlite:///{file}"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_disk_does_not_take_leaves_nothing_behind(
+    six: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapped: bool
+) -> None:
+    """Optuna wraps some of SQLAlchemy's errors in its own."""
+
     def full(*_: object) -> None:
-        raise OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+        error = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+        raise (StorageInternalError("see above") if wrapped else error) from error
 
     monkeypatch.setattr(optuna.Study, "add_trials", full)
     with one_line(r"^--optuna: '.*new' cannot be written \(database or disk is full\): name a new file"):
