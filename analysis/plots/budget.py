@@ -158,14 +158,15 @@ def prices(study: Study) -> Picture:
     """Draw predicted against charged device-seconds of each lease. UserError: none is closed yet."""
     table = study.read(
         """SELECT lease, trial, family, purpose, rung, price, reserved, charged, reason
-           FROM leases JOIN trials USING (trial) WHERE charged > 0 AND price > 0 AND purpose IN ('rung', 'final')"""
+           FROM leases JOIN trials USING (trial) WHERE charged > 0 AND price > 0 AND purpose IN ('rung', 'final')
+           ORDER BY lease"""
     )
     if table.empty:
         raise UserError(NOTHING_YET)
     ratio = table["charged"] / table["price"]
     low, middle, high = np.percentile(ratio, (5, 50, 95))
     figure, (plot,) = new_figure(height=4.0)
-    cut = table["reason"].eq("diverged")
+    cut = table["reason"].eq("diverged") & ~table["trial"].duplicated(keep="last")
     for rows, color, marker, label in (
         (table[~cut], BLUE, "o", "lease"),
         (table[cut], VERMILION, "x", "diverged"),

@@ -163,6 +163,15 @@ def test_prices_are_compared_with_costs(found: Results) -> None:
     assert prices(found.studies[0]).data["ratio"].to_numpy() == pytest.approx(1.1)
 
 
+def test_only_the_segment_in_which_a_trial_diverged_is_marked(write: Callable[..., Written]) -> None:
+    study = write()
+    study.trial("t1", state="stopped", reason="diverged")
+    for rung in range(3):
+        study.lease("t1", 0, rung=rung, price=10.0, opened=20.0 * rung, charged=11.0)
+    marks = prices(results(study).studies[0]).figure.axes[0].collections
+    assert {str(each.get_label()): len(each.get_offsets()) for each in marks} == {"lease": 2, "diverged": 1}
+
+
 def test_every_segment_is_drawn_though_each_run_of_a_search_has_slots_of_its_own(write: Callable[..., Written]) -> None:
     """Of what was held at once a place is as good as another's that is over."""
     study = write("study")
