@@ -154,6 +154,8 @@ class PlotSettings(TableFlags):
             raise UserError(f"study: {len(self.studies)} folders: {self.what} is of {most}: name fewer")
         if self.what == "compare" and len(self.studies) < 2:
             raise UserError("study: compare is of two studies: name both folders")
+        if self.family is not None and self.what not in ("front", "curves", "effects"):
+            raise invalid("family", f"{self.family!r} is of front, curves and effects: leave it out")
         if self.form and self.what != "compare":
             rule = f"is of compare, which prints a table, and {self.what} draws: leave it out; each picture has its CSV"
             raise invalid(self.form, rule)

@@ -196,6 +196,12 @@ def test_flags_that_do_not_serve(six: Written, line: str) -> None:
         do(kind, words if kind is RankSettings else words[1:])
 
 
+@pytest.mark.parametrize("what", ["compare", "experiment", "roofline", "speedup"])
+def test_a_picture_that_is_of_no_family_takes_none(six: Written, what: str) -> None:
+    with one_line("^--family: 'nanogpt' is of front, curves and effects: leave it out"):
+        do(PlotSettings, [what, str(six.folder), *[str(six.folder)] * (what == "compare"), "--family", "nanogpt"])
+
+
 def test_spend_adds_up_and_tells_what_the_records_took(six: Written, printed: Printed) -> None:
     figures = json.loads(printed(SpendSettings, six.folder, "--json"))
     assert figures["spent"] == sum(figures["by"].values()) == 100
