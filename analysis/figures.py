@@ -104,7 +104,7 @@ def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
             save(picture, folder)
     if len(missing) == len(pictures) > 0:
         raise missing[0]
-    for why in missing:
+    for why in dict.fromkeys(map(str, missing)):
         print(why)
 
 

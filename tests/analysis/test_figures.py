@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from analysis.figures import comparison_rows, trainings
+from analysis.figures import comparison_rows, draw_all, trainings
 from analysis.page import FAMILY_PICTURES
 from analysis.plots import dimensions as effects_file
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
@@ -131,6 +131,16 @@ def test_a_loss_is_drawn_though_its_perplexity_is_no_float(
             told = {"valid_loss": loss - number, "training_seconds": 5.0 * part, "steps": 5 * part}
             study.report(f"t{number}", exp(min(loss, LARGEST_LOG)), rung=0 if part == 2 else None, **told)
     assert draw(results(study), "nanogpt").svg()
+
+
+def test_a_reason_for_which_several_pictures_are_missing_is_told_once(
+    found: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacking() -> Picture:
+        raise UserError("there are too few")
+
+    draw_all([lacking, partial(curves, found, "nanogpt"), lacking], tmp_path)
+    assert capsys.readouterr().out.count("there are too few") == 1
 
 
 @pytest.mark.parametrize("running", [False, True])
