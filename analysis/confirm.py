@@ -40,12 +40,15 @@ def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Diffe
     text: (seeds, blocks), nats a token; the mean of a row is the loss of a training.
 
     Two sources of variance add up: the seeds, by how far those of one configuration are apart; and the text, by how far
-    the paired differences of the blocks are apart. Degrees of freedom are those of Welch and Satterthwaite.
+    the paired differences of the blocks are apart. Seeds have one variance, pooled of both configurations, so that the
+    one with fewer does not make it small by luck. Degrees of freedom are those of Welch and Satterthwaite.
     """
-    seeds = sum(losses.mean(axis=1).var(ddof=1) / len(losses) for losses in (first, second))
+    freedom_of_seeds = len(first) + len(second) - 2
+    pooled = sum((len(each) - 1) * each.mean(axis=1).var(ddof=1) for each in (first, second)) / freedom_of_seeds
+    seeds = pooled * (1 / len(first) + 1 / len(second))
     paired = second.mean(axis=0) - first.mean(axis=0)  # (blocks,)
     text = paired.var(ddof=1) / len(paired)
-    terms = seeds**2 / (len(first) + len(second) - 2) + text**2 / (len(paired) - 1)
+    terms = seeds**2 / freedom_of_seeds + text**2 / (len(paired) - 1)
     freedom = (seeds + text) ** 2 / terms if terms else math.inf
     return Difference(float(paired.mean()), student(float(freedom)) * math.sqrt(seeds + text))
 

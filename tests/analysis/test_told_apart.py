@@ -21,23 +21,26 @@ from tune.arithmetic import student
 BLOCKS = 24
 
 
-def drawn(rng: np.random.Generator, seeds: int, *, by_seed: float, by_text: float, apart: float) -> Any:
+def drawn(rng: np.random.Generator, *seeds: int, by_seed: float, by_text: float, apart: float) -> Any:
     """Losses of two configurations (seeds, blocks): the text has its own say in each of them, and so has each seed."""
     text = rng.normal(2.0, 0.5, BLOCKS)
     return [
-        text + rng.normal(0, by_text, BLOCKS) + rng.normal(0, by_seed, (seeds, 1)) + number * apart for number in (0, 1)
+        text + rng.normal(0, by_text, BLOCKS) + rng.normal(0, by_seed, (count, 1)) + number * apart
+        for number, count in enumerate(seeds)
     ]
 
 
-@pytest.mark.parametrize("seeds", [2, 4])
+@pytest.mark.parametrize("seeds", [(2, 2), (4, 4), (2, 6)])
 @pytest.mark.parametrize(("by_seed", "by_text"), [(0.01, 0.001), (0.01, 0.03), (0.001, 0.03)])
-def test_two_alike_are_seldom_told_apart_and_two_far_apart_mostly(seeds: int, by_seed: float, by_text: float) -> None:
+def test_two_alike_are_seldom_told_apart_and_two_far_apart_mostly(
+    seeds: tuple[int, int], by_seed: float, by_text: float
+) -> None:
     """Whatever it is that spreads them: far is eight standard errors."""
     rng, draws = np.random.default_rng(0), 400
-    error = math.sqrt(2 * by_seed**2 / seeds + 2 * by_text**2 / BLOCKS)
+    error = math.sqrt(sum(by_seed**2 / count for count in seeds) + 2 * by_text**2 / BLOCKS)
     told = {
         apart: sum(
-            difference(*drawn(rng, seeds, by_seed=by_seed, by_text=by_text, apart=apart)).excludes_zero
+            difference(*drawn(rng, *seeds, by_seed=by_seed, by_text=by_text, apart=apart)).excludes_zero
             for _ in range(draws)
         )
         for apart in (0.0, 8 * error)
@@ -50,7 +53,7 @@ def test_what_all_texts_and_seeds_agree_on_is_the_difference_and_turned_round_it
     first = rng.normal(2.0, 0.5, (1, BLOCKS)) + np.zeros((2, 1))
     found = difference(first, first + 0.25)
     assert found.nats == pytest.approx(0.25) and found.half == pytest.approx(0.0, abs=1e-9) and found.excludes_zero
-    one, other = drawn(rng, 2, by_seed=0.01, by_text=0.01, apart=0.02)
+    one, other = drawn(rng, 2, 2, by_seed=0.01, by_text=0.01, apart=0.02)
     there, back = difference(one, other), difference(other, one)
     assert (back.nats, back.half) == (pytest.approx(-there.nats), pytest.approx(there.half))
 
