@@ -122,9 +122,15 @@ class Trials:
         return trial
 
     def measured(self, point: Point, row: Row) -> None:
-        """Mark the trial of a measured point as finished, though later points may go on with it."""
+        """Mark the trial of a measured point as finished, though later points may go on with it; of one that was
+        skipped as stopped, unless another point of that trial was measured."""
+        trial = self.trial_of(point)
+        if why := row.get("skipped"):
+            if self._journal.rows("SELECT 1 FROM trials WHERE trial = ? AND state = 'running'", trial):
+                self._journal.update("trials", trial, {"state": "stopped", "reason": why})
+            return
         known = {"parameters": row["parameters"]} if "parameters" in row else {}
-        self._journal.update("trials", self.trial_of(point), {"state": "finished"} | known)
+        self._journal.update("trials", trial, {"state": "finished", "reason": None} | known)
 
 
 SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))

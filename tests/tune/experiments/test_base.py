@@ -4,6 +4,7 @@ training will take, by steps of small models.
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from tune.experiments.base import (
     START_SECONDS,
     ExperimentSettings,
     Point,
+    Trials,
     affordable_points,
     affordable_share,
     check_fixed,
@@ -29,6 +31,7 @@ from tune.experiments.base import (
 from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.prices import MADE_UP, PROBED, fit_step_speed, step_flops, step_price
 from tune.search_space import PRECISIONS
+from tune.store.journal import Journal
 
 GROUP = START_SECONDS + END_SECONDS
 
@@ -60,6 +63,18 @@ def test_the_share_spends_what_is_left_and_no_more():
         assert price(points, affordable_share(points, left)) == pytest.approx(left)
     assert affordable_share(points, 1e9) == 1.0
     assert len({point.key for point in points}) == 2
+
+
+def test_a_trial_is_finished_once_a_point_of_it_was_measured_and_stopped_where_all_were_skipped(tmp_path):
+    points = [Point(devices=1, asked={"rows": rows}, seconds=1.0, least_seconds=1.0) for rows in range(2)]
+    with closing(Journal(tmp_path, new=True)) as journal:
+        trials = Trials(journal, Config(family="nanogpt"), lambda: 0.0)
+        for number, row, state in (
+            (0, {"skipped": "too late"}, ("stopped", "too late")), (1, {"times": 1.0}, ("finished", None)),
+            (0, {"skipped": "too late"}, ("finished", None)),
+        ):  # fmt: skip
+            trials.measured(points[number], row)
+            assert [tuple(each) for each in journal.rows("SELECT state, reason FROM trials")] == [state]
 
 
 def test_points_of_two_configurations_are_two():
