@@ -16,7 +16,7 @@ from kernels.kernel import THREADS
 from kernels.settings import Settings
 from kernels.table import in_process, report
 from kernels.timing import TRIES
-from tune.errors import UserError
+from tune.errors import UserError, disk_error_as_user_error
 from tune.store.accounting import Accounting, Hold, Ledger
 from tune.store.heartbeat import GRACE_SECONDS, cancel_exit_timer, set_exit_timer
 from tune.store.journal import Journal
@@ -149,7 +149,8 @@ def in_study(cluster: Cluster, settings: Settings) -> Iterator[list[Row]]:
     except OSError as error:
         raise UserError(f"--out: '{settings.out}' cannot be made ({error.strerror}): name another place") from None
     began = time.monotonic()
-    with open_study(cluster, settings, lambda: time.monotonic() - began) as study:
+    remedy = disk_error_as_user_error("another --out, as kernels are measured anew")
+    with remedy, open_study(cluster, settings, lambda: time.monotonic() - began) as study:
         yield from study.rows()
 
 

@@ -4,6 +4,7 @@ holds, what was paid for is kept as data, and it ends in order.
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,7 @@ from tune.experiments.kernels import (
     Study,
     check_first,
     expected,
+    in_study,
     in_tasks,
     open_study,
 )
@@ -161,6 +163,15 @@ def test_what_broke_is_charged_too(begin: Callable[..., Study]) -> None:
     assert charged(made) == made.accounting.ledger.spent == 5.0 * THREADS
     assert made.accounting.ledger.reserved == 0
     assert [row["state"] for row in made.accounting.journal.rows("SELECT state FROM trials")] == ["failed"]
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    def full(name: str) -> list[benchmark.Row]:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    asked = Settings(kernels=NAMES, sizes=(100,), budget=1000.0, out=tmp_path / "study")
+    with pytest.raises(UserError, match=r"^--out: journal\.db: database or disk is full: .* with another --out"):
+        list(in_study(cast(Any, Virtual(rows=full)), asked))
 
 
 def test_a_budget_below_the_first_kernel_is_refused_with_one_that_pays_for_it(
