@@ -22,7 +22,7 @@ from tune.search.engine import Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.listed import ListEntry
 from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
-from tune.search_space import DIMENSIONS, label
+from tune.search_space import DIMENSIONS, label, seedless
 from tune.store.journal import Journal
 from tune.store.queries import ENDED_TRIALS_QUERY
 from tune.study import run_study
@@ -87,11 +87,13 @@ def make_list_context(experiment: Experiment, settings: ExperimentSettings, devi
         )
         for point in context.points
     ]
+    kinds = {(label(seedless(each.config)), each.steps) for each in listed}
+    alone = "one configuration, which is compared with none: --fix or this device leaves no other"
     told = f"{seen:,} target tokens or more each, {seen / data.training_tokens:.3g} epochs of this text"
     return SearchContext(
         settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, prices={}, probed=0.0,
         data={name: data}, memories={name: memory}, trial_memory_limit=limit, learned={}, begun=begun,
-        notes=[*context.notes, *notes, f"{len(listed)} trainings, {told}"],
+        notes=[*context.notes, *notes, f"{len(listed)} trainings, {told}", *([alone] if len(kinds) == 1 else [])],
         listed=ListedStudy(
             experiment=experiment.name, listed=listed, lines=partial(lines, experiment),
             evaluation_tokens=min(max(round(EVALUATION_SHARE * seen), FEWEST_TOKENS), MOST_TOKENS),

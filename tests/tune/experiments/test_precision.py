@@ -1,5 +1,6 @@
 """The experiment on precisions: what it asks for, what a device lacks, and differences paired by seed."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,17 @@ import pytest
 from tests.training_rows import precise
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.precision import FULL_STEPS, by_precision, faster, paired, points, report_seconds, tables
+from tune.experiments.lists import make_list_context
+from tune.experiments.precision import (
+    FULL_STEPS,
+    PRECISION,
+    by_precision,
+    faster,
+    paired,
+    points,
+    report_seconds,
+    tables,
+)
 
 DEVICES = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 LOSSES = {"fp32": [1.70, 1.72, 1.71], "bf16": [1.705, 1.725, 1.715]}
@@ -22,6 +33,15 @@ def test_every_precision_that_the_device_has_is_asked_for_with_every_seed():
     found = [(point.config["precision"], point.config["seed"]) for point in asked(seeds=2)]
     assert found == [(precision, seed) for seed in (0, 1) for precision in DEVICES.precisions]
     assert {point.asked["steps"] for point in asked(scale=0.1)} == {FULL_STEPS // 10}
+
+
+@pytest.mark.parametrize(("precisions", "alone"), [(("fp32",), True), (("fp32", "bf16"), False)])
+def test_a_device_with_one_precision_is_told_to_compare_nothing(precisions, alone, monkeypatch):
+    devices = replace(DEVICES, precisions=precisions)
+    monkeypatch.setattr("tune.experiments.base.find_devices", lambda settings: devices)
+    given = ExperimentSettings(budget=3600.0, families="nanogpt", text_corpus="builtin", seeds=2)
+    notes = make_list_context(PRECISION, given, devices).notes
+    assert any("compared with none" in note for note in notes) == alone
 
 
 def test_differences_are_of_equal_seeds():
