@@ -38,6 +38,7 @@ class Point:
     configuration.
 
     seconds: what it is worth, on each device: what it gets where the cap suffices; least: what it needs there at least.
+    turn: of a list, those of a lower turn are paid for before those of a higher one.
     """
 
     devices: int
@@ -45,6 +46,7 @@ class Point:
     seconds: float
     least_seconds: float
     config: Mapping[str, Any] = field(default_factory=dict)
+    turn: int = 0
 
     def seconds_at(self, share: float) -> float:
         """Return the seconds on each device at a share: 0 gives the least that it needs, 1 all that it is worth."""

@@ -20,7 +20,7 @@ from tune.recipe import SETTABLE, Recipe
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
-from tune.search.listed import ListEntry
+from tune.search.listed import ListEntry, paid_places
 from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
 from tune.search_space import DIMENSIONS, label, seedless
 from tune.store.journal import Journal
@@ -38,24 +38,27 @@ FEWEST_TOKENS, MOST_TOKENS = 2_048, 16_384
 
 
 def training_points(
-    devices: Devices, settings: ExperimentSettings, asked: Sequence[tuple[dict[str, Any], int]]
+    devices: Devices, settings: ExperimentSettings, asked: Sequence[tuple[dict[str, Any], int]], *, first: int = 0
 ) -> list[Point]:
-    """Return a point for each configuration and its steps that --fix leaves in, the most expensive first, so that all
-    devices end together; then those of the further seeds, the cheapest first. The cap must pay for the cheapest; of the
-    others, as many are trained as it pays for. UserError: --fix leaves none."""
+    """Return a point for each configuration and its steps that --fix leaves in: the `first` of those asked for, then
+    the others, the most expensive first, so that all devices end together; then those of the further seeds, the
+    cheapest first. The cap must pay for the cheapest of the first; of the others, as many are trained as it pays for.
+    UserError: --fix leaves none."""
     found = list[tuple[float, Point]]()
-    for config, steps in asked:
+    for place, (config, steps) in enumerate(asked):
         if any(settings.fix.get(name, value) != value for name, value in config.items()):
             continue
         whole = Config(**{**settings.fix, **settings.set, **config}, family=settings.family)
         cost, seconds, told = steps * step_flops(whole), steps * step_price(whole, devices), {"steps": steps}
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            point = Point(devices=1, asked=told, config={**config, "seed": seed}, seconds=seconds, least_seconds=0.0)
+            turn = 2 if seed > settings.seed else int(place >= first)
+            own = {**config, "seed": seed}
+            point = Point(devices=1, asked=told, config=own, seconds=seconds, least_seconds=0.0, turn=turn)
             found.append((cost, point))
     if not found:
         raise invalid("fix", "leaves none of the report's configurations: fix less")
-    found.sort(key=lambda each: (1, each[0]) if each[1].config["seed"] > settings.seed else (0, -each[0]))
-    _, cheapest = min(found, key=lambda each: each[0])
+    found.sort(key=lambda each: (each[1].turn, each[0] if each[1].turn == 2 else -each[0]))
+    _, cheapest = min(found, key=lambda each: (each[1].turn, each[0]))
     return [replace(point, least_seconds=point.seconds) if point == cheapest else point for _, point in found]
 
 
@@ -83,7 +86,7 @@ def make_list_context(experiment: Experiment, settings: ExperimentSettings, devi
             config={**own, **point.config},
             steps=point.asked["steps"],
             seconds=point.seconds,
-            spare=point.config["seed"] != settings.seed,
+            turn=point.turn,
         )
         for point in context.points
     ]
@@ -121,14 +124,17 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
     assert context.listed is not None
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
     yield from context.notes
-    for each in context.listed.listed:
-        yield f"{label(each.config)}, {each.steps:,} steps: {each.seconds:.0f} s"
-    yield from price_lines()
+    listed, share = context.listed.listed, context.devices.share
     slots = context.devices.slots * FIRST_START_UP_SECONDS
-    every = slots + sum(each.seconds + FIRST_OVERHEAD_SECONDS for each in context.listed.listed)
-    every *= context.devices.share
-    whole = whole_text(every)
-    yield f"about {whole} in all, of {duration_text(settings.budget)}: where that is less, the dearest are left out"
+    prices = {place: each.seconds + FIRST_OVERHEAD_SECONDS for place, each in enumerate(listed)}
+    paid = paid_places(listed, prices, settings.budget / share - slots)
+    for place, each in enumerate(listed):
+        left_out = "" if place in paid else ", left out"
+        yield f"{label(each.config)}, {each.steps:,} steps: {each.seconds:.0f} s{left_out}"
+    yield from price_lines()
+    few = f", which does not pay for {len(listed) - len(paid)} of {len(listed)}" if len(paid) < len(listed) else ""
+    whole = whole_text(share * (slots + sum(prices.values())))
+    yield f"about {whole} in all, of {duration_text(settings.budget)}{few}"
 
 
 def ended_trial_rows(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row]:

@@ -221,25 +221,32 @@ LARGEST_SCALE = 0.05
 """Least --scale at which the widest and the deepest shapes are trained too."""
 AROUND = 3
 """Octaves that are tried below and above the range from the recipe's rate to where the best is expected."""
+MIDDLE = 1
+"""Octaves around the recipe's rate that the base is trained with before anything else."""
 DIGITS = 3
 """Significant digits of a rate."""
 RECIPE = {"optimizer": "adamw"}
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Return a point for each shape and rate; at equal cost the rates nearest to where the best is expected come first,
-    so that a small cap leaves out the outermost."""
+    """Return a point for each shape and rate: first the base's middle three rates, as all else is compared with these;
+    at equal cost the rates nearest to where the best is expected come first, so that a small cap leaves out the
+    outermost."""
     steps = max(LEAST_STEPS, round(settings.scale * STEPS))
     held = {"dropout": 0.0, "precision": "bf16" if "bf16" in devices.precisions else "fp32"}
     held |= {name: settings.fix[name] for name in held if name in settings.fix}
     recipe: dict[str, Any] = {**settings.set}
-    rate, asked = Config(**recipe, family=settings.family).learning_rate, list[tuple[int, dict[str, Any]]]()
+    rate = Config(**recipe, family=settings.family).learning_rate
+    asked = list[tuple[tuple[bool, int], dict[str, Any]]]()
     for shape in shapes(settings):
         low, high = sorted((0, expected(shape)))
         for octaves in range(low - AROUND, high + AROUND + 1):
             own = float(f"{rate * 2**octaves:.{DIGITS}g}")
-            asked.append((max(low - octaves, octaves - high), {**shape, **held, "learning_rate": own}))
-    return training_points(devices, settings, [(config, steps) for _, config in sorted(asked, key=itemgetter(0))])
+            beyond = max(low - octaves, octaves - high)
+            turn = shape != BASE or beyond > MIDDLE, beyond
+            asked.append((turn, {**shape, **held, "learning_rate": own}))
+    in_order = [(config, steps) for _, config in sorted(asked, key=itemgetter(0))]
+    return training_points(devices, settings, in_order, first=1 + 2 * MIDDLE)
 
 
 def shapes(settings: ExperimentSettings) -> Iterator[dict[str, Any]]:

@@ -22,13 +22,23 @@ short goes on."""
 
 @dataclass(frozen=True, kw_only=True)
 class ListEntry:
-    """One entry of a list. steps: of its training; seconds: of a slot that these are guessed to take; spare: whether it
-    is left out before any that is not spare."""
+    """One entry of a list. steps: of its training; seconds: of a slot that these are guessed to take; turn: entries of
+    a higher one are left out before any of a lower one."""
 
     config: Config
     steps: int
     seconds: float
-    spare: bool = False
+    turn: int = 0
+
+
+def paid_places(listed: Sequence[ListEntry], prices: Mapping[int, float], seconds: float) -> set[int]:
+    """Return the places in a list that so many seconds pay for, the cheapest first in each turn. prices: by place."""
+    paid = set[int]()
+    for place in sorted(prices, key=lambda each: (listed[each].turn, prices[each], each)):
+        if prices[place] <= seconds:
+            paid.add(place)
+            seconds -= prices[place]
+    return paid
 
 
 class ListPolicy(SuccessiveHalving):
@@ -66,11 +76,7 @@ class ListPolicy(SuccessiveHalving):
             return super().decide(left)
         waiting, room = self._open(), min(left.seconds, left.wall)
         prices = {place: self._price_of_rest(place, trial) for place, trial in waiting}
-        paid, rest = set[int](), left.seconds
-        for place in sorted(prices, key=lambda each: (self._listed[each].spare, prices[each], each)):
-            if prices[place] <= rest:
-                paid.add(place)
-                rest -= prices[place]
+        paid = paid_places(self._listed, prices, left.seconds)
         for place, trial in waiting:
             wanted = with_margin(prices[place], MARGIN) if left.running else prices[place]  # the last may be cut short
             if place in paid and wanted <= room:

@@ -108,11 +108,23 @@ def test_the_plan_of_a_list_is_what_its_trainings_take_of_all_their_cores(texts,
     _, first, *planned, last = capsys.readouterr().out.splitlines()
     seconds = [int(line.split()[-2]) for line in planned if line.endswith(" s")]
     each = sum(seconds) + len(seconds) * FIRST_OVERHEAD_SECONDS
-    told = re.fullmatch("about (.+) in all, of 20h: where that is less, the dearest are left out", last)
+    told = re.fullmatch("about (.+) in all, of 20h", last)
     assert first.startswith("precision on 2 x 2 CPU cores") and seconds and told
     rounded = 2 * 0.5 * len(seconds) + 0.5
     assert parse_duration(told[1]) == pytest.approx(2 * (2 * FIRST_START_UP_SECONDS + each), abs=rounded)
     assert list(empty_folder.iterdir()) == []
+
+
+def test_the_plan_of_a_list_marks_what_the_cap_leaves_out(texts, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    asked = ["transfer", "--budget", "3m", "--scale", "0.02", "--plan", "--text-corpus", str(texts["text_corpus"])]
+    assert cli.main(ExperimentSettings, [*asked, "--devices", "1"]) == 0
+    found = re.findall(r"(d\d+) .* steps: (\d+) s(, left out)?\n", out := capsys.readouterr().out)
+    paid = [int(seconds) for _, seconds, left_out in found if not left_out]
+    left = len(found) - len(paid)
+    assert len(paid) > 3 and left and out.endswith(f" of 3m, which does not pay for {left} of {len(found)}\n")
+    assert sum(paid) + len(paid) * FIRST_OVERHEAD_SECONDS <= 180 + len(paid) / 2
+    assert [size for size, _, _ in found[:3]] == ["d128"] * 3 and not any(left_out for _, _, left_out in found[:3])
 
 
 def test_what_is_proposed_beside_a_larger_cap_is_within_it(texts, capsys):

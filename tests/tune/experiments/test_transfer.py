@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,17 @@ def test_what_is_fixed_is_not_varied_and_scale_shortens() -> None:
     assert {(point.config["precision"], point.config["dropout"]) for point in fixed} == {("fp32", 0.1)}
     assert {point.asked["steps"] for point in points(CORES, settings(scale=0.1))} == {100}
     assert len(points(CORES, settings(seeds=2))) == 2 * len(fixed)
+
+
+def test_a_small_cap_pays_first_for_the_base_around_the_recipes_rate(tmp_path: Path) -> None:
+    """As all else is compared with it."""
+    (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 2000)
+    asked = settings(scale=0.02, text_corpus=tmp_path / "text.txt", devices=1, budget=60.0)
+    context, own = make_list_context(TRANSFER, asked, replace(CORES, count=1)), Config(family="nanogpt").learning_rate
+    rows, _ = studied(TRANSFER, context, tmp_path, lambda *_: PowerLaw(step_seconds=0.1, parameters=1000))
+    first = [row["config"] for row in rows[:3]]
+    assert [(each["d_model"], each["layers"]) for each in first] == [(*BASE.values(),)] * 3
+    assert [round(math.log2(each["learning_rate"] / own)) for each in first] == [0, -1, 1]
 
 
 def test_what_diverged_is_never_the_best_and_costs_everything() -> None:

@@ -62,8 +62,8 @@ def test_what_the_cap_does_not_pay_for_is_not_begun_and_a_larger_one_goes_on(tmp
     assert again.total("SELECT COUNT(*) FROM reports WHERE final") == len(again.engine.trials) == len(LISTED), "once"
 
 
-def test_what_is_spare_is_left_out_before_anything_that_is_dearer(tmp_path: Path) -> None:
-    listed = [LISTED[0], *(replace(each, spare=True) for each in LISTED[1:])]
+def test_what_has_a_later_turn_is_left_out_before_anything_that_is_dearer(tmp_path: Path) -> None:
+    listed = [LISTED[0], *(replace(each, turn=1) for each in LISTED[1:])]
     search = world(tmp_path, listed, cap=75.0).run()
     listing: Any = search.families["nanogpt"].policy
     assert 1 in ends(search) and listing.left_out
