@@ -2,10 +2,12 @@
 times; and measures the peaks of the machine, its bandwidth and its matrix products.
 """
 
+import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -112,9 +114,18 @@ def check_implementations(settings: Settings) -> None:
         raise invalid("implementations", str(error)) from None
 
 
-def measure(name: str, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> list[Row]:
-    """Return all rows of the kernel of that name: what a Ray task does."""
-    return list(rows(KERNELS[name], sizes, implementations, seed))
+def measure(
+    name: str, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int, file: Path | None = None
+) -> list[Row]:
+    """Return all rows of the kernel of that name: what a Ray task does. file: to write each to as soon as it is there,
+    as a line of JSON."""
+    found = []
+    for row in rows(KERNELS[name], sizes, implementations, seed):
+        found.append(row)
+        if file is not None:
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(f"{json.dumps(row)}\n")
+    return found
 
 
 def rows(kernel: Kernel, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> Iterator[Row]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -113,9 +114,11 @@ def in_tasks(cluster: Cluster, settings: Settings) -> Iterator[list[Row]]:
         yield rows_of(cluster, settings, name)
 
 
-def rows_of(cluster: Cluster, settings: Settings, name: str, seconds: float | None = None) -> list[Row]:
-    """Return the rows of one kernel, measured in a task. OverdueError: as in Cluster.run."""
-    arguments = name, settings.sizes, settings.implementations, settings.seed
+def rows_of(
+    cluster: Cluster, settings: Settings, name: str, seconds: float | None = None, file: Path | None = None
+) -> list[Row]:
+    """Return the rows of one kernel, measured in a task. file: as in measure(). OverdueError: as in Cluster.run."""
+    arguments = name, settings.sizes, settings.implementations, settings.seed, file
     return cluster.run(measure, *arguments, on_gpu=takes_gpu(settings, name), seconds=seconds)
 
 
@@ -206,12 +209,21 @@ class Study:
             if lease is None:
                 self._say_not_run(names[place:])
                 return
+            file = self.settings.out.resolve() / f"{name}.jsonl"
             try:
                 with self._charged(name, lease, on_gpu=on_gpu) as found:
-                    found += rows_of(self.cluster, self.settings, name, lease)
+                    found += rows_of(self.cluster, self.settings, name, lease, file)
             except OverdueError:
-                self._say("end", f"{name}: not done after the {lease:.0f} s of its lease")
-                continue
+                lines = (
+                    file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
+                )  # the last may be torn
+                found = [json.loads(line) for line in lines]
+                self._insert(found)
+                self._say(
+                    "end", f"{name}: not done after the {lease:.0f} s of its lease; rows that it had: {len(found)}"
+                )
+            finally:
+                file.unlink(missing_ok=True)
             self._draw(found)
             yield found
 
@@ -256,13 +268,16 @@ class Study:
             with held as hold:
                 yield found
                 with journal.transaction():
-                    for row in found:
-                        journal.insert("kernels", {"at": self.accounting.clock()} | as_record(row))
+                    self._insert(found)
                     if hold is not None:
                         hold.charge(KERNEL)
                 state = "finished"
         finally:
             journal.update("trials", what, {"state": state})
+
+    def _insert(self, found: Sequence[Row]) -> None:
+        for row in found:
+            self.accounting.journal.insert("kernels", {"at": self.accounting.clock()} | as_record(row))
 
     def _draw(self, found: Sequence[Row]) -> None:
         """Show the rows that are right and stable on TensorBoard: a run for each implementation, over the sizes."""

@@ -153,6 +153,22 @@ def test_a_reservation_is_written_before_the_task_runs(begin: Callable[..., Stud
     assert len(list(made.rows())) == 3
 
 
+def test_what_a_task_measured_before_its_lease_ended_it_is_kept(begin: Callable[..., Study], measured: Any) -> None:
+    """Also where it is ended while it writes."""
+
+    def cut_short(function: Any, name: str, *arguments: Any, **options: Any) -> None:
+        first, second, *_ = (json.dumps(row) for row in measured(name))
+        arguments[-1].write_text(f"{first}\n{second[:40]}")
+        raise OverdueError
+
+    up: Any = Virtual(rows=measured)
+    up.run = cut_short
+    made = begin(up, 1000.0)
+    assert json.dumps([*made.rows()]) == json.dumps([measured(name)[:1] for name in NAMES])
+    kept = made.accounting.journal.rows("SELECT kernel FROM kernels")
+    assert [row["kernel"] for row in kept] == [*NAMES] and not [*made.settings.out.glob("*.jsonl")]
+
+
 def test_what_broke_is_charged_too(begin: Callable[..., Study]) -> None:
     def breaks(name: str) -> list[benchmark.Row]:
         raise RuntimeError
