@@ -29,8 +29,8 @@ def tables_to_check(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims
     for table in settings.tables or map(Path, published_claims()):
         published = not table.is_file() and str(table) in published_claims()
         claims = published_claims()[str(table)] if published else Claims()
-        told = {name: getattr(settings, name) for name in ("vocabulary", "hours", "formulas", "order")}
-        own = replace(claims, **{name: value for name, value in told.items() if value})
+        typed = {name: getattr(settings, name) for name in ("vocabulary", "hours", "formulas", "order")}
+        own = replace(claims, **{name: value for name, value in typed.items() if value})
         yield str(table), PUBLISHED / f"{table}.csv" if published else table, own
 
 

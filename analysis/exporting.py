@@ -81,7 +81,7 @@ def export_optuna(study: Study, file: Path) -> str:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     measure = study.measure
     direction = StudyDirection.MINIMIZE if measure.low_first else StudyDirection.MAXIMIZE
-    found, told = (
+    found, attributes = (
         optuna_trials(study),
         {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device},
     )
@@ -92,7 +92,7 @@ def export_optuna(study: Study, file: Path) -> str:
         kept = optuna.storages.RDBStorage(url)
         for family, trials in found.items():
             made = optuna.create_study(storage=kept, study_name=f"{study.name} {family}", direction=direction)
-            for name, value in told.items():
+            for name, value in attributes.items():
                 made.set_user_attr(name, value)
             made.add_trials(trials)
         kept.engine.dispose()
@@ -143,13 +143,13 @@ def frozen(
     began = float(study.facts.get("created") or 0.0)
     ended = float(looks["at"].max()) if len(looks) else float(row["created"])
     value = None if pd.isna(row["value"]) else float(row["value"])
-    told = {name: row[name] for name in EXPORTED_COLUMNS if not pd.isna(row[name])}
+    attributes = {name: row[name] for name in EXPORTED_COLUMNS if not pd.isna(row[name])}
     return FrozenTrial(
         number=number, trial_id=number, state=state, params=config,
         intermediate_values=dict(zip(looks["steps"].astype(int), looks["value"].astype(float), strict=True)),
         distributions={name: space[name] for name in config}, system_attrs={},
         value=None if state == TrialState.FAIL else value, values=None,
-        user_attrs={"trial": row["trial"], "config": label(config), **told},
+        user_attrs={"trial": row["trial"], "config": label(config), **attributes},
         datetime_start=moment(began + row["created"]),
         datetime_complete=moment(began + ended) if state.is_finished() else None,
     )  # fmt: skip

@@ -178,9 +178,9 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
     if measure.is_loop_metric:
         held = "the cap held" if spent.spent <= spent.cap else "the cap was exceeded"
         lead = f"{lead}; {held}: {tables.duration(spent.spent)} of {tables.duration(spent.cap)} were spent"
-    told = answer_lines(results, pool)[1:]
+    comparisons = answer_lines(results, pool)[1:]
     lead = f"{words[0].upper()}{words[1:]}: {lead}."
-    return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": why, "facts": shown, "told": told}
+    return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": why, "facts": shown, "told": comparisons}
 
 
 Told = tuple[str, str, dict[str, str]]
@@ -246,10 +246,11 @@ def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
     """Return what other caps are expected to buy, as the search wrote it at its end, or why that is not known."""
     if study.measure.is_loop_metric or "experiment" in study.facts:
         return {"prospects": None, "at_a_constant_rate": False}
-    told = study.facts.get("prospects", {}).get(family)
-    if told is None or told["why"]:
+    stored = study.facts.get("prospects", {}).get(family)
+    if stored is None or stored["why"]:
         asked = f"{script_command('tune/run.py')} --plan --resume {shlex.quote(str(study.folder))} tells what it can"
-        return {"prospects": f"Not foretold: {asked if told is None else told['why']}.", "at_a_constant_rate": False}
+        why = asked if stored is None else stored["why"]
+        return {"prospects": f"Not foretold: {why}.", "at_a_constant_rate": False}
     configs = results.trials.set_index("trial")["config"]
     rows = [
         {
@@ -258,9 +259,9 @@ def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
             "perplexity": tables.number(math.exp(min(row["loss"], LARGEST_LOG))), "trial": row["trial"],
             "config": configs.get(row["trial"], ""),
         }
-        for row in told["rows"]
+        for row in stored["rows"]
     ]  # fmt: skip
-    return {"prospects": pd.DataFrame(rows), "at_a_constant_rate": not told["decayed"]}
+    return {"prospects": pd.DataFrame(rows), "at_a_constant_rate": not stored["decayed"]}
 
 
 def samples(study: Study, family: str) -> dict[str, Any]:

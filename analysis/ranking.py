@@ -66,17 +66,17 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
     """
     reached, measure = results.reached, results.measure
     last = reached.drop_duplicates(TRIAL_COLUMNS, keep="last")
-    told = [measure.column, *results.last_reported]
+    reported = [measure.column, *results.last_reported]
     curved = reached[reached["efficiency"].notna()].drop_duplicates(TRIAL_COLUMNS, keep="last")
     curved = curved.assign(efficiency_at=curved["level"])
     table = results.trials.merge(
-        last[[*TRIAL_COLUMNS, *dict.fromkeys([*MEASURED, *told]), "front"]], on=TRIAL_COLUMNS, how="left"
+        last[[*TRIAL_COLUMNS, *dict.fromkeys([*MEASURED, *reported]), "front"]], on=TRIAL_COLUMNS, how="left"
     )
     table = table.merge(curved[[*TRIAL_COLUMNS, *EFFICIENCY_COLUMNS, "efficiency_at"]], on=TRIAL_COLUMNS, how="left")
     table[["front", "final", "on_whole"]] = table[["front", "final", "on_whole"]].eq(True)
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)
     columns = (
-        [*told, *OWN_COLUMNS, "state", "reason", "sha256", "judged_context", "final", "loss"]
+        [*reported, *OWN_COLUMNS, "state", "reason", "sha256", "judged_context", "final", "loss"]
         if measure.is_loop_metric
         else COLUMNS
     )
@@ -334,9 +334,9 @@ def section_table(results: Results, group: pd.DataFrame) -> pd.DataFrame:
 
 def _of_a_loop(results: Results, group: pd.DataFrame) -> Columns:
     """Return the columns of a user's loop: the best of each trial, what else it reported last, and its steps."""
-    told = {head: group[name].map(tables.reported) for name, head in results.last_reported.items()}
+    last = {head: group[name].map(tables.reported) for name, head in results.last_reported.items()}
     steps = group["steps"].map(lambda value: tables.EMPTY_CELL if pd.isna(value) else f"{value:,.0f}")
-    return {head_of(results.measure): group[results.measure.column].map(tables.number), **told, "steps": steps}
+    return {head_of(results.measure): group[results.measure.column].map(tables.number), **last, "steps": steps}
 
 
 def _of_a_family(group: pd.DataFrame) -> Columns:

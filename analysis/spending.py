@@ -75,8 +75,8 @@ class Spending:
     def past_best_text(self) -> str:
         """As text: trained past their best: 31.0s of the cap (2.6 %), at most 12.0s (1.0 %) of one trial"""
         whole, most = sum(self.past_best), max(self.past_best, default=0.0)
-        told = (f"{tables.duration(each)}{{}} ({tables.share(each, self.cap)})" for each in (whole, most))
-        first, last = (text.format(of) for text, of in zip(told, (" of the cap", ""), strict=True))
+        texts = (f"{tables.duration(each)}{{}} ({tables.share(each, self.cap)})" for each in (whole, most))
+        first, last = (text.format(of) for text, of in zip(texts, (" of the cap", ""), strict=True))
         return f"trained past their best: {first}, at most {last} of one trial"
 
     @property

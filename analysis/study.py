@@ -364,8 +364,9 @@ def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
     ]
     table["rung_seconds"] = np.array(seconds, dtype=float)
     if metric := study.measure.metric:
-        told = reported_columns(table["numbers"], metric, dimensions)
-        table = table.assign(**{study.measure.column: table["loss"].astype(float).map(metric.to_reported)}).join(told)
+        reported = reported_columns(table["numbers"], metric, dimensions)
+        values = table["loss"].astype(float).map(metric.to_reported)
+        table = table.assign(**{study.measure.column: values}).join(reported)
     return table.drop(columns=["family", "numbers"])
 
 

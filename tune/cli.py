@@ -166,16 +166,16 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
     for setting in _typed(kind):
         flag = flag_of(setting)
         form = flag.form or "|".join(flag.choices) or None
-        told = (flag.about + _default_text(setting)).replace("%", "%%")
+        text = (flag.about + _default_text(setting)).replace("%", "%%")
         if flag.places:
             count: Any = int(flag.places) if flag.places.isdigit() else flag.places
             optional: dict[str, Any] = {"default": argparse.SUPPRESS} if count == "*" else {}  # else counts as required
-            made.add_argument(setting.name, metavar=form, help=told, nargs=None if count == 1 else count, **optional)
+            made.add_argument(setting.name, metavar=form, help=text, nargs=None if count == 1 else count, **optional)
         elif is_switch(setting):
-            made.add_argument(flag_name(setting.name), action="store_true", help=told)
+            made.add_argument(flag_name(setting.name), action="store_true", help=text)
         else:
             action = Joined if flag.repeats else Once
-            made.add_argument(flag_name(setting.name), metavar=form, help=told, action=action)
+            made.add_argument(flag_name(setting.name), metavar=form, help=text, action=action)
     made.usage = made.format_usage().removeprefix("usage: ").rstrip().replace("%", "%%")  # else taken for a format
     return made
 

@@ -48,13 +48,15 @@ def parse_traceback(trace: str) -> tuple[str | None, str] | None:
     frames = list(FRAME.finditer(trace))
     if not frames:
         return None
-    said = next((line for line in trace[frames[-1].end() :].splitlines() if line and not line[0].isspace()), "an error")
-    kind, colon, text = said.partition(":")
-    said = f"{kind.rpartition('.')[2]}{colon}{text}"[:LONGEST]
+    message = next(
+        (line for line in trace[frames[-1].end() :].splitlines() if line and not line[0].isspace()), "an error"
+    )
+    kind, colon, text = message.partition(":")
+    message = f"{kind.rpartition('.')[2]}{colon}{text}"[:LONGEST]
     theirs = [frame.groups() for frame in frames if is_user_code(Path(frame[1]))]
     if not theirs:
-        return None, said
-    return theirs[0][2], f"{said} ({Path(theirs[-1][0]).name}:{theirs[-1][1]})"
+        return None, message
+    return theirs[0][2], f"{message} ({Path(theirs[-1][0]).name}:{theirs[-1][1]})"
 
 
 def error_text(error: BaseException) -> str:
@@ -129,6 +131,6 @@ def disk_error_as_user_error(to_go_on: str) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         if not is_disk_error(error):
             raise
-        told = [error.filename, error.strerror] if isinstance(error, OSError) else ["journal.db", error]
-        what = " ".join(": ".join(str(each) for each in told if each is not None).split())
+        parts = [error.filename, error.strerror] if isinstance(error, OSError) else ["journal.db", error]
+        what = " ".join(": ".join(str(each) for each in parts if each is not None).split())
         raise UserError(f"--out: {what}: what was told is kept; mend that, then go on with {to_go_on}") from error

@@ -35,8 +35,8 @@ def load_families(path: Path) -> None:
     try:
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as error:
-        said = str(error) if isinstance(error, UserError) else error_text(error)
-        raise UserError(f"--load: '{path}' cannot be executed ({said}): mend it") from error
+        reason = str(error) if isinstance(error, UserError) else error_text(error)
+        raise UserError(f"--load: '{path}' cannot be executed ({reason}): mend it") from error
     if all(before.get(family) is space for family, space in SPACES.items()):
         raise UserError(f"--load: '{path}' registers no family: write @register(\"NAME\") above the class of one")
     _LOADED[path] = source

@@ -205,10 +205,10 @@ class Lease:
         return -value if self.terms.maximize else value
 
     def _count_steps(self, step: int | None) -> None:
-        told = self._steps + 1.0 if step is None else number(step)
-        if told is None or not told.is_integer():
+        count = self._steps + 1.0 if step is None else number(step)
+        if count is None or not count.is_integer():
             raise ValueError(f"report: step {step!r:.60} is no whole number: count optimizer steps")
-        steps = int(told)
+        steps = int(count)
         if steps > MOST_STEPS:
             raise ValueError(f"report: step {steps} is none: there are at most {MOST_STEPS:,}")
         if steps < self._steps:

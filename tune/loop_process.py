@@ -57,10 +57,10 @@ def main(descriptor: int, pipe: int) -> None:
     source, here = json.loads(lines.readline()), os.getcwd()
     loop: Callable[[], object] | None = None
     save_seconds = FIRST_SAVE_SECONDS
-    for told in map(json.loads, lines):
-        if "stop" in told:  # it came after the lease was over
+    for request in map(json.loads, lines):
+        if "stop" in request:  # it came after the lease was over
             continue
-        terms = Terms(**told)
+        terms = Terms(**request)
         lease = Lease(terms, send, lambda: bool(select.select([line], [], [], 0)[0]), save_seconds=save_seconds)
         writing = True
         try:

@@ -139,7 +139,7 @@ def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
         config = json.loads(row["config"])
         place = best_checkpoint(resolve_inside(journal.folder, f"checkpoints/{row['trial']}"))
         saved = None if place is None else read_record(place)
-        said = {
+        record = {
             "trial": row["trial"],
             "config": {**context.loop.fixed, **config},
             "metric": metric.name,
@@ -147,7 +147,7 @@ def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
             "saved": None if saved is None else {"value": metric.to_reported(saved.loss), "step": saved.steps},
         }
         kept = journal.folder / f"best-{LOOP}"
-        export(place, kept, said)
+        export(place, kept, record)
         found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} within {row['steps']:,} steps"
         if saved is None:
             yield f"{found}; it saved nothing, so there is its configuration alone: {kept}"
@@ -156,12 +156,12 @@ def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
             yield f"{found}; {what} was saved at step {saved.steps:,}: {kept}"
 
 
-def export(checkpoint: Path | None, folder: Path, said: dict[str, object]) -> None:
+def export(checkpoint: Path | None, folder: Path, record: dict[str, object]) -> None:
     """Write a folder with a copy of a checkpoint and with what is said of it, whole or not at all."""
 
     def fill(place: Path) -> None:
         if checkpoint is not None:
             shutil.copytree(checkpoint, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD))
-        (place / RECORD).write_text(json.dumps(said, indent=1), encoding="utf-8")
+        (place / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
 
     write_folder_whole(folder, fill)

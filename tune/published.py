@@ -87,8 +87,8 @@ def claims_of(told: Mapping[str, Any]) -> Claims:
 @cache
 def published_claims() -> dict[str, Claims]:
     """Return the claims of each published table."""
-    told = tomllib.loads((PUBLISHED / CLAIMS).read_text(encoding="utf-8"))
-    return {file.stem: claims_of(told.get(file.stem, {})) for file in sorted(PUBLISHED.glob("*.csv"))}
+    stored = tomllib.loads((PUBLISHED / CLAIMS).read_text(encoding="utf-8"))
+    return {file.stem: claims_of(stored.get(file.stem, {})) for file in sorted(PUBLISHED.glob("*.csv"))}
 
 
 def findings_table(title: str, found: Iterable[Finding]) -> Table:

@@ -67,14 +67,14 @@ def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
     configs, columns = config_columns(table["config"], metric), COLUMNS
     first, last = ["family", "section", "rung", "trial"], [*COLUMNS, "state", "reason"]
     if metric is not None:
-        told = reported_columns(table["numbers"], metric, configs.columns)
+        reported = reported_columns(table["numbers"], metric, configs.columns)
         table = table.assign(**{comparison_column(metric): table["loss"].astype(float).map(metric.to_reported)}).join(
-            told
+            reported
         )
-        columns = [comparison_column(metric), *told, *OWN_COLUMNS]
+        columns = [comparison_column(metric), *reported, *OWN_COLUMNS]
         first, last = (
             ["trial", comparison_column(metric)],
-            [*told, *OWN_COLUMNS, "state", "reason", "family", "section", "rung"],
+            [*reported, *OWN_COLUMNS, "state", "reason", "family", "section", "rung"],
         )
     table = table.astype(dict.fromkeys(columns, float) | {"rung": "Int64"})
     return table[first].join(configs).join(table[last])

@@ -274,8 +274,8 @@ def from_row(row: Row) -> Report:
     }  # fmt: skip
     seconds = {column.removeprefix(SECONDS): row[column] for column in row if column.startswith(SECONDS)}
     numbers = row.get("numbers")
-    told = {"numbers": {name: float(value) for name, value in json.loads(str(numbers)).items()}} if numbers else {}
-    return _made(Report, row, _SCALARS, **evaluations, **told, seconds=seconds, ran_out=bool(row.get("ran_out")))
+    reported = {"numbers": {name: float(value) for name, value in json.loads(str(numbers)).items()}} if numbers else {}
+    return _made(Report, row, _SCALARS, **evaluations, **reported, seconds=seconds, ran_out=bool(row.get("ran_out")))
 
 
 T = TypeVar("T")

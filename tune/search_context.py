@@ -130,9 +130,9 @@ class SearchContext:
     def facts(self) -> dict[str, Any]:
         """Return the facts of the study, as study.json and the journal keep them."""
         recipes = {name: each.stored() for name, each in self.recipes.items()}
-        told: dict[str, Any] = {"experiment": self.listed.experiment} if self.listed else {}
-        told |= {"learned": {name: each.stored() for name, each in self.learned.items()}} if self.learned else {}
-        return facts_of(self.settings, self.devices, self.data, recipes=recipes, **told)
+        facts: dict[str, Any] = {"experiment": self.listed.experiment} if self.listed else {}
+        facts |= {"learned": {name: each.stored() for name, each in self.learned.items()}} if self.learned else {}
+        return facts_of(self.settings, self.devices, self.data, recipes=recipes, **facts)
 
 
 def whole_config(recipe: Recipe, family: str, point: Mapping[str, Any], seed: int = 0) -> Config:
@@ -193,13 +193,13 @@ def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
             name: learn_from_studies(of[name], here[name], space, settings.families[name] * cap)
             for name, space in spaces.items()
         }
-    told = [describe_reuse(name, each, here[name]) for name in spaces for each in of[name]]
+    reuse = [describe_reuse(name, each, here[name]) for name in spaces for each in of[name]]
     return SearchContext(
         settings=texts.settings, devices=devices, spaces=spaces, recipes=recipes, data=data, learned=learned,
         prices={name: prices for name, (prices, _) in measured.items()},
         probed=sum(seconds for _, seconds in measured.values()), memories=memories,
         trial_memory_limit=asked if devices.trials_each == 1 else min(limits),
-        notes=[*texts.notes, *notes, *told], begun=begun,
+        notes=[*texts.notes, *notes, *reuse], begun=begun,
     )  # fmt: skip
 
 

@@ -278,8 +278,8 @@ class Settings(SearchFlags):
         if "config" in typed:
             if "resume" in typed:
                 raise invalid("config", "is of a new study: one that goes on has its own settings; leave it out")
-            said = dict(typed)
-            typed = cls.read_config(parse_path(said.pop("config")), said) | said
+            given = dict(typed)
+            typed = cls.read_config(parse_path(given.pop("config")), given) | given
         if "resume" in typed:
             changes = {name: text for name, text in typed.items() if name != "resume"}
             settings = cls.of_study(typed["resume"], experiment=experiment, **changes)

@@ -33,9 +33,9 @@ class StopSignal:
 def catch_stop_signals() -> Iterator[StopSignal]:
     """Yield what takes the signals inside: the first goes to whoever listens, to end in order; the second raises
     KeyboardInterrupt."""
-    told = StopSignal()
-    with _heard(told.end):
-        yield told
+    stop_signal = StopSignal()
+    with _heard(stop_signal.end):
+        yield stop_signal
 
 
 @contextmanager

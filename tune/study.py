@@ -171,8 +171,8 @@ def study_folder(settings: Settings, facts: Mapping[str, Any]) -> Iterator[tuple
                 if not settings.resume:
                     write_facts(facts, study)
                 yield study, stop_signal
-        except KeyboardInterrupt as told:
-            raise KeyboardInterrupt(f"{str(told) or 'SIGINT'}; go on with: {how}") from None
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(f"{str(interrupt) or 'SIGINT'}; go on with: {how}") from None
 
 
 def conduct(
@@ -237,7 +237,7 @@ def stop_trials_on_signal(
 ) -> Iterator[None]:
     """Let a signal, also one that came before, end the search inside in order: trials close their segments and keep
     their checkpoints."""
-    said: list[Thread] = []
+    threads: list[Thread] = []
 
     def note(name: str) -> None:
         engine.stopping = engine.stopping or name
@@ -248,7 +248,7 @@ def stop_trials_on_signal(
         # not written here: a signal may come in the midst of writing
         line = Thread(target=write, args=(f"{name}: ends in order; told once more it ends at once",))
         line.start()  # a second signal may come before it has begun
-        said.append(line)
+        threads.append(line)
 
     (study / STOP_FILE).unlink(missing_ok=True)
     try:
@@ -257,7 +257,7 @@ def stop_trials_on_signal(
     finally:
         stop_signal.listen(note)
         (study / STOP_FILE).unlink(missing_ok=True)
-        for each in said:
+        for each in threads:
             each.join()
 
 
@@ -345,8 +345,8 @@ def keep_winners(
         try:
             with interruptible():
                 scores = write_samples(kept, engine, data, kind=kind)
-        except KeyboardInterrupt as told:
-            engine.stopping = str(told)
+        except KeyboardInterrupt as interrupt:
+            engine.stopping = str(interrupt)
     for family, score in scores.items():
         tensorboard.translated(engine, kept[family].trial, score)
     note_prospects(context.settings, engine)

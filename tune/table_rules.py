@@ -115,8 +115,8 @@ class Figures:
         """Return a row's number and settings, such as `3: devices 2, batch_size 128`."""
         named = self.matching(f"{SETTINGS}|{DEVICES}")
         cells = [(name, self.columns[name][row]) for name in named if self.columns[name][row]]
-        told = ", ".join(text if figure(text) is None else f"{name} {text}" for name, text in cells[:NAMED])
-        return f"{row + 1}: {told}" if told else f"{row + 1}"
+        listed = ", ".join(text if figure(text) is None else f"{name} {text}" for name, text in cells[:NAMED])
+        return f"{row + 1}: {listed}" if listed else f"{row + 1}"
 
     def add_finding(self, row: int, column: str, recomputed: str, rule: str) -> Finding:
         return Finding(
@@ -200,8 +200,8 @@ def speed_up(table: Figures, claims: Claims) -> Iterator[Finding]:
             if printed and pair:
                 one, own = pair
                 if not printed.may_lie_in(one.interval[0] / own.interval[1], one.interval[1] / own.interval[0]):
-                    told = f"T_1 / T_n of its own {table.first(TIME)}"
-                    yield table.add_finding(row, column, f"{one.value / own.value:.2f}", told)
+                    rule = f"T_1 / T_n of its own {table.first(TIME)}"
+                    yield table.add_finding(row, column, f"{one.value / own.value:.2f}", rule)
 
 
 def uniform_guess(table: Figures, claims: Claims) -> Iterator[Finding]:
@@ -257,8 +257,8 @@ def wrong_answers(table: Figures, claims: Claims) -> Iterator[Finding]:
             for row, loss, share in table.pairs(column, of):
                 if loss.interval[1] < (1 - share.interval[1] / whole) * math.log(2):
                     least = (1 - share.value / whole) * math.log(2)
-                    told = f"each wrong answer costs ln 2 at least, and its {of} is {share.text}"
-                    yield table.add_finding(row, column, f"at least {least:.3f}", told)
+                    rule = f"each wrong answer costs ln 2 at least, and its {of} is {share.text}"
+                    yield table.add_finding(row, column, f"at least {least:.3f}", rule)
 
 
 def repeated_figures(table: Figures, claims: Claims) -> Iterator[Finding]:
@@ -301,9 +301,9 @@ def hours(table: Figures, claims: Claims) -> Iterator[Finding]:
         rows = (each for row, each in enumerate(table.in_column(column)) if each and row not in whole)
         taken = sum(each.value for each in rows) * TIMES[column] / 3600
         if taken > SUM_SLACK * claims.hours:
-            told = f"{claims.hours:g} h are told of all"
+            rule = f"{claims.hours:g} h are told of all"
             yield Finding(row="all", column=column, printed=f"{claims.hours:g} h", recomputed=f"{taken:.1f} h",
-                          rule=f"the sum of the rows; {told}")  # fmt: skip
+                          rule=f"the sum of the rows; {rule}")  # fmt: skip
 
 
 def totals(table: Figures, claims: Claims) -> Iterator[Finding]:
@@ -334,9 +334,9 @@ def forward_for_step(table: Figures, claims: Claims) -> Iterator[Finding]:
     if paper and measured:
         times = [two.value / one.value for _, one, two in table.pairs(paper, measured) if one.value]
         if times and FORWARD_TO_STEP[0] < median(times) < FORWARD_TO_STEP[1]:
-            told = f"a step is a forward pass and a backward pass of twice as much; {paper} is of the forward pass"
+            rule = f"a step is a forward pass and a backward pass of twice as much; {paper} is of the forward pass"
             printed = f"{min(times):.2f} to {max(times):.2f} times {paper}"
-            yield Finding(row="all", column=measured, printed=printed, recomputed=f"3 times {paper}", rule=told)
+            yield Finding(row="all", column=measured, printed=printed, recomputed=f"3 times {paper}", rule=rule)
 
 
 def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
@@ -351,8 +351,8 @@ def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
             before, value = last.get(setting, (size.value, cell.value))
             most = value * size.value / before
             if not value <= cell.interval[1] or cell.value > GROWTH_SLACK * most:
-                told = f"grows with the batch, and no faster: {value:g} at {before:g}"
-                yield table.add_finding(row, column, f"about {most:.6g}", told)
+                rule = f"grows with the batch, and no faster: {value:g} at {before:g}"
+                yield table.add_finding(row, column, f"about {most:.6g}", rule)
             else:
                 last[setting] = size.value, cell.value
 
@@ -384,8 +384,8 @@ def formulas(table: Figures, claims: Claims) -> Iterator[Finding]:
             if printed and value is not None:
                 slack = FORMULA_SLACK * abs(value)
                 if not printed.may_lie_in(value - slack, value + slack):
-                    told = NO_VALUE if math.isnan(value) else f"{value:.6g}"
-                    yield table.add_finding(row, column, told, f"{formula.text}, to {FORMULA_SLACK:.1%}")
+                    text = NO_VALUE if math.isnan(value) else f"{value:.6g}"
+                    yield table.add_finding(row, column, text, f"{formula.text}, to {FORMULA_SLACK:.1%}")
 
 
 def order(table: Figures, claims: Claims) -> Iterator[Finding]:
@@ -400,8 +400,8 @@ def order(table: Figures, claims: Claims) -> Iterator[Finding]:
         if score is not None and printed is not None:
             first, ties = sum(each < score for each in known) + 1, known.count(score)
             if not first <= printed < first + ties:
-                told = NO_VALUE if math.isnan(score) else str(first)
-                yield Finding(row=table.name(row), column="rank", printed=f"{printed:g}", recomputed=told,
+                text = NO_VALUE if math.isnan(score) else str(first)
+                yield Finding(row=table.name(row), column="rank", printed=f"{printed:g}", recomputed=text,
                               rule=f"by {claims.order.text}, low first")  # fmt: skip
 
 

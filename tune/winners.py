@@ -85,15 +85,15 @@ def no_winner_reason(journal: Journal, family: str) -> str:
     if not rows:
         return f"no trial was started{_more_time(facts)}"
     kinds = Counter(_kind(row) for row in rows)
-    said = {"diverged": "diverged", "memory": "did not fit in memory", "time": "had too little time"}
-    said, where = said | {"again": "could go on after an error", "error": "failed"}, "log.txt"
+    phrases = {"diverged": "diverged", "memory": "did not fit in memory", "time": "had too little time"}
+    phrases, where = phrases | {"again": "could go on after an error", "error": "failed"}, "log.txt"
     for kind in ("again", "error"):
         errors = [(row["reason"].partition(": ")[2], row["trial"]) for row in rows if _kind(row) == kind]
         for error, _ in Counter(error for error, _ in errors).most_common(1):
-            said[kind] += f" ({error})"
+            phrases[kind] += f" ({error})"
             where = output_of(dict(reversed(errors))[error]) if family == LOOP else where
     (first, most), *rest = kinds.most_common()
-    told = ", ".join([f"{most} of {len(rows)} {said[first]}", *(f"{count} {said[kind]}" for kind, count in rest)])
+    text = ", ".join([f"{most} of {len(rows)} {phrases[first]}", *(f"{count} {phrases[kind]}" for kind, count in rest)])
     given = family == LOOP or "learning_rate" in json.loads(rows[0]["config"])
     vary = "" if given else ": --vary learning_rate tries some"
     ended: Any = as_mapping(facts.get("ended"))
@@ -106,7 +106,7 @@ def no_winner_reason(journal: Journal, family: str) -> str:
         "memory": "; allow them more with --memory-limit" if limited else "; fix smaller sizes with --fix",
         "time": _more_time(facts),
     }[first]
-    return f"no trial reached a rung: {told}{helps}"
+    return f"no trial reached a rung: {text}{helps}"
 
 
 def _kind(trial: sqlite3.Row) -> str:
@@ -142,8 +142,11 @@ def last_lines(
             yield f"{family}: {no_winner_reason(journal, family)}"
             continue
         test = "not measured" if winner.test_perplexity is None else f"{winner.test_perplexity:.4g}"
-        told = [*(() if winner.decayed else ("before its decay",)), *(("averaged weights",) if winner.averaged else ())]
-        decayed = f" ({', '.join(told)})" if told else ""
+        marks = [
+            *(() if winner.decayed else ("before its decay",)),
+            *(("averaged weights",) if winner.averaged else ()),
+        ]
+        decayed = f" ({', '.join(marks)})" if marks else ""
         measured = f" {winner.measured}" if winner.measured else ""
         bits = "" if winner.bits_per_character is None else f" ({winner.bits_per_character:.3f} bits a character)"
         quality = f"validation perplexity {winner.perplexity:.4g}{measured}{bits}, test perplexity {test}"

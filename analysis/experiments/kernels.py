@@ -102,8 +102,8 @@ def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tup
     allowed = at * bandwidth
     if not np.isnan(bandwidth):
         plot.plot(at, np.minimum(allowed, max(products.values(), default=np.inf)), c=GREY, lw=1.4)
-        said = f"{tables.count(bandwidth)}B/s"
-        plot.annotate(said, (at[0], allowed[0]), textcoords="offset points", xytext=(6, -9), fontsize=8)
+        unit = f"{tables.count(bandwidth)}B/s"
+        plot.annotate(unit, (at[0], allowed[0]), textcoords="offset points", xytext=(6, -9), fontsize=8)
     for precision, rate in products.items():
         start = rate / bandwidth if rate < allowed[-1] else at[0]
         plot.hlines(rate, start, at[-1], color=GREY, lw=1.4)

@@ -180,14 +180,14 @@ def prices(study: Study) -> Picture:
     log_axis(plot.yaxis, table["charged"], tables.short_number)
     plot.legend(loc="upper left")
     columns = (table[name] for name in ("trial", "price", "charged"))
-    told = [*map("{}: {:.1f} device-seconds predicted, {:.1f} charged".format, *columns)]
+    labels = [*map("{}: {:.1f} device-seconds predicted, {:.1f} charged".format, *columns)]
     return Picture(
         name="prices",
         title="Predicted against real prices",
         text=f"Cost over price of {len(table)} leases: median {middle:.2f}, nine in ten {low:.2f} to {high:.2f}.",
         figure=figure,
         data=table.assign(ratio=ratio),
-        hover=(plot, table["price"], table["charged"], told),
+        hover=(plot, table["price"], table["charged"], labels),
     )
 
 

@@ -171,8 +171,8 @@ def effects(results: Results, family: str) -> Picture:
     # perplexity in per cent above the median, averaged as a logarithm; a metric as it is
     scaled = table[measure.column] if measure.is_loop_metric else np.log(table["perplexity"] / median)
     shown, middle = ((lambda value: value), median) if measure.is_loop_metric else (per_cent, 0.0)
-    told = measure.column if measure.is_loop_metric else "above_median"
-    table = table.assign(**{told: shown(scaled)})
+    column = measure.column if measure.is_loop_metric else "above_median"
+    table = table.assign(**{column: shown(scaled)})
     names = [name for name in results.dimensions if table[name].nunique() > 1]
     if not names:
         raise UserError(f"family: {family!r} tried one value of each dimension only; there is nothing to compare")
@@ -182,7 +182,7 @@ def effects(results: Results, family: str) -> Picture:
     figure, plots = new_figure(rows, 2, height=7.6 * rows / 3)
     for plot in plots[panels:]:
         plot.set_axis_off()
-    low, high = np.percentile(table[told], (0, 95) if measure.low_first else (5, 100))
+    low, high = np.percentile(table[column], (0, 95) if measure.low_first else (5, 100))
     beyond = 0.05 * (high - low)
     beyond = beyond or 0.05 * abs(high) or 1.0 if measure.is_loop_metric else beyond + 1.0
     for plot, name in zip(plots, names, strict=False):
@@ -220,7 +220,7 @@ def effects(results: Results, family: str) -> Picture:
         "The other dimensions are not held equal; points "
         f"{'above' if measure.low_first else 'below'} the scale are cut.{few}",
         figure=figure,
-        data=table[[*TRIAL_COLUMNS, *names, "level", *dict.fromkeys((measure.column, told))]],
+        data=table[[*TRIAL_COLUMNS, *names, "level", *dict.fromkeys((measure.column, column))]],
     )
 
 

@@ -207,7 +207,7 @@ def curves(results: Results, family: str) -> Picture:
     log_axis(plot.xaxis, shown[along], formats.short_count if measure.is_loop_metric else formats.short_duration)
     number_axis(plot.yaxis, shown[value], log=not measure.is_loop_metric)
     plot.legend(loc="upper right" if measure.low_first else "lower right", title="furthest level")
-    told = [
+    labels = [
         f"{trial}: {words}\n{measure.name} {formats.number(reached)} after "
         f"{f'{after:,} steps' if measure.is_loop_metric else f'{formats.duration(after)} of training'}"
         for trial, words, reached, after in shown[["trial", "words", value, along]].itertuples(index=False)
@@ -219,7 +219,7 @@ def curves(results: Results, family: str) -> Picture:
         text=f"A line for each trial, bolder the further it went. Named is what leads the ranking.{cut}",
         figure=figure,
         data=points.drop(columns="words"),
-        hover=(plot, shown[along], shown[value], told),
+        hover=(plot, shown[along], shown[value], labels),
     )
 
 
@@ -249,8 +249,8 @@ def _points(study: Study) -> pd.DataFrame:
     )
     table.insert(0, "study", study.name)
     if of_loop:
-        told = [json.loads(numbers).get(study.measure.name) for numbers in table["numbers"]]
-        table = table.drop(columns=["tokens", "perplexity", "valid_loss", "numbers"]).assign(**{value: told})
+        reported = [json.loads(numbers).get(study.measure.name) for numbers in table["numbers"]]
+        table = table.drop(columns=["tokens", "perplexity", "valid_loss", "numbers"]).assign(**{value: reported})
     return table.astype({value: float, "training_seconds": float}).dropna(subset=value)
 
 

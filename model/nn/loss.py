@@ -40,8 +40,8 @@ def sums(logits: Tensor, targets: Tensor, block: int = 0) -> tuple[Tensor, Tenso
         right.append(x.argmax(-1) == of)  # IGNORED is no token's number
     block = min(block or len(targets), len(targets))
     every = (F.pad(_joined(each), (0, -len(targets) % block)).view(-1, block) for each in (nats, right))
-    told, found = (each.sum(1) for each in every)
-    return told, found
+    losses, hits = (each.sum(1) for each in every)
+    return losses, hits
 
 
 def _at_once(*rows: Tensor, on_gpu: int | None = None) -> Iterator[tuple[Tensor, ...]]:

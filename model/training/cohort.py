@@ -109,8 +109,8 @@ class Cohort:
         with self._steps().on_capture_stream() if self.learners[0].device.type == "cuda" else nullcontext():
             losses, norms = self._gradients(batch), self._update()
             self._count_step(tokens)
-        told = zip(losses, norms, tokens, strict=True)
-        return [Step(loss=loss, gradient_norm=norm, tokens=count) for loss, norm, count in told]
+        results = zip(losses, norms, tokens, strict=True)
+        return [Step(loss=loss, gradient_norm=norm, tokens=count) for loss, norm, count in results]
 
     def take_steps(self, factors: Sequence[Sequence[float]]) -> list[Step]:
         """Take N steps of each member at these factors (N, K) of its peak rates; a GPU's host waits for none of
@@ -121,16 +121,16 @@ class Cohort:
                 Step(torch.stack([step.loss for step in of]), of[-1].gradient_norm, sum(step.tokens for step in of))
                 for of in taken
             ]
-        told, counts, captured = list[Tensor](), list[tuple[int, ...]](), self._steps()
+        results, counts, captured = list[Tensor](), list[tuple[int, ...]](), self._steps()
         with captured.on_capture_stream():
             while len(counts) < len(factors):
                 rows, tokens = TrainBatches.plan_steps(self._batches(), min(QUEUE, len(factors) - len(counts)))
                 some = np.array(factors[len(counts) : len(counts) + len(tokens)])
                 for place in captured.take(rows, self._rates(some)):
                     self._count_step(tokens[place])
-                told.append(captured.results(len(tokens)))
+                results.append(captured.results(len(tokens)))
                 counts += tokens
-            losses, norms = torch.cat(told).unbind(-1)  # (N, K) each
+            losses, norms = torch.cat(results).unbind(-1)  # (N, K) each
         each = zip(losses.unbind(1), norms[-1], zip(*counts, strict=True), strict=True)
         return [Step(loss=loss, gradient_norm=norm, tokens=sum(of)) for loss, norm, of in each]
 
@@ -191,13 +191,13 @@ class Cohort:
         if count == 1:
             return self._backward(batch.inputs, batch.targets)
         counted, rows = (targets != IGNORED).sum((1, 2)), -(-targets.shape[1] // count)
-        told = list[Tensor]()
+        results = list[Tensor]()
         for first in range(0, targets.shape[1], rows):
             of = slice(first, first + rows)
             inputs = tuple(each.unflatten(0, (members, -1))[:, of].flatten(0, 1) for each in batch.inputs)
             share = (targets[:, of] != IGNORED).sum((1, 2)) / counted
-            told.append(self._backward(inputs, targets[:, of].flatten(0, 1), share))
-        return torch.stack(told).sum(0)
+            results.append(self._backward(inputs, targets[:, of].flatten(0, 1), share))
+        return torch.stack(results).sum(0)
 
     def _backward(self, inputs: Inputs, targets: Tensor, share: Tensor | None = None) -> Tensor:
         first, members = self.learners[0], len(self.learners)

@@ -162,9 +162,9 @@ def value_of_first_rank(value: float, device: torch.device) -> float:
     """Return the first rank's value: where clocks decide, all ranks must decide alike."""
     if ranks() == 1:
         return value
-    said = torch.tensor(value, dtype=torch.float64).to(device)
-    dist.broadcast(said, 0)
-    return said.item()
+    tensor = torch.tensor(value, dtype=torch.float64).to(device)
+    dist.broadcast(tensor, 0)
+    return tensor.item()
 
 
 @dataclass(frozen=True, kw_only=True)

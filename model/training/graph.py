@@ -122,8 +122,8 @@ class CapturedSteps:
     def _step(self, *, captured: bool) -> None:
         """Take the next step of the queue."""
         self._rate.copy_(self._rates.index_select(0, self._place)[0])
-        told = self._body(self._rows.index_select(0, self._place)[0], captured)
-        self._told.index_copy_(0, self._place, told[None])
+        result = self._body(self._rows.index_select(0, self._place)[0], captured)
+        self._told.index_copy_(0, self._place, result[None])
         self._place.add_(1)
 
 
@@ -160,16 +160,16 @@ class GraphedLearner(Learner):
     def take_steps(self, factors: Sequence[float]) -> Step:
         """Take a step at each of these shares of the peak rates; the host waits for none of them."""
         peaks = [group["peak_rate"] for group in self.optimizer.param_groups]
-        told, tokens = list[Tensor](), 0
+        results, tokens = list[Tensor](), 0
         with self._captured.on_capture_stream():
             while factors:
                 rows, counts = self.batches.take(min(len(factors), QUEUE))
                 rates = np.outer(factors[: len(counts)], peaks)
                 for place in self._captured.take(rows, rates):
                     self._count_step(counts[place])
-                told.append(self._captured.results(len(counts)))
+                results.append(self._captured.results(len(counts)))
                 tokens, factors = tokens + sum(counts), factors[len(counts) :]
-            losses, norms = torch.cat(told).unbind(1)
+            losses, norms = torch.cat(results).unbind(1)
         return Step(loss=losses, gradient_norm=norms[-1], tokens=tokens)
 
     def _body(self, rows: Tensor, captured: bool) -> Tensor:

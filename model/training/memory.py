@@ -82,8 +82,8 @@ def ran_out(error: BaseException | None) -> bool:
             return True
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return True
-        said = _SAID + (_SAID_UNDER_A_LIMIT if is_memory_limited() else ())
-        if isinstance(error, RuntimeError) and any(words in str(error).lower() for words in said):
+        phrases = _SAID + (_SAID_UNDER_A_LIMIT if is_memory_limited() else ())
+        if isinstance(error, RuntimeError) and any(words in str(error).lower() for words in phrases):
             return True
         error = error.__cause__
     return False

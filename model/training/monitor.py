@@ -60,8 +60,8 @@ class RecentSteps:
         if not self._losses:
             return
         assert self._norm is not None, "each step has one"
-        told = torch.stack([torch.cat(self._losses).mean(), self._norm]).tolist()  # one wait for both
-        self.train_loss, self.gradient_norm = told
+        values = torch.stack([torch.cat(self._losses).mean(), self._norm]).tolist()  # one wait for both
+        self.train_loss, self.gradient_norm = values
         total, steps = self._since
         count = sum(map(len, self._losses))
         self._since = total + self.train_loss * count, steps + count

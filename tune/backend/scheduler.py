@@ -125,10 +125,10 @@ class BudgetScheduler(FIFOScheduler):
             if "refused" in result:
                 raise OSError(*result["refused"])
             engine, name = self._bridge.engine, study_trial_name(trial)
-            told = "report" in result
+            has_report = "report" in result
             afterwards = (
                 engine.on_report(name, from_row(json.loads(result["report"])))
-                if told
+                if has_report
                 else engine.on_out_of_memory(name)
             )
         if afterwards == "goes on":
@@ -278,9 +278,10 @@ def failure_reason(trial: Trial) -> tuple[bool, str]:
     trace = TERMINAL_ESCAPE.sub("", trace)
     found = parse_traceback(trace)
     if found is None:
-        said = [line.strip() for line in trace.splitlines()[1:] if line.strip()]
+        lines = [line.strip() for line in trace.splitlines()[1:] if line.strip()]
         cause = CAUSE.findall(trace)  # of a process that could not start
-        return False, f"its process died: {cause[-1] if cause else said[0] if said else 'Ray lost it'}"[:LONGEST_REASON]
+        why = cause[-1] if cause else lines[0] if lines else "Ray lost it"
+        return False, f"its process died: {why}"[:LONGEST_REASON]
     function, line = found
     return True, f"its {function} raised {line}" if function else f"it raised {line}"
 

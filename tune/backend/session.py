@@ -250,8 +250,8 @@ def cluster_devices(settings: Settings) -> Devices:
     no node has a trial's cores, or a node is silent."""
     kind = "cuda" if capacity("cuda") else "cpu"
     there = [node for node in nodes() if node["Resources"].get(RAY_RESOURCES[kind])]
-    told = run_on_nodes(there, device_properties, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
-    first, *others = told.values()
+    properties = run_on_nodes(there, device_properties, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
+    first, *others = properties.values()
     cores_each = cores_of_trial(settings, kind, capacity(kind))
     if not capacity(kind, cores_each):
         most = max(int(node["Resources"][RAY_RESOURCES[kind]]) for node in there)
@@ -259,10 +259,10 @@ def cluster_devices(settings: Settings) -> Devices:
     return Devices(
         kind=kind, count=settings.slots(cores_each * capacity(kind, cores_each)), cores=capacity("cpu"),
         cores_each=cores_each,
-        model=" or ".join(sorted({each["model"] for each in told.values()})),
-        processor=" or ".join(sorted({each["processor"] for each in told.values()})),
+        model=" or ".join(sorted({each["model"] for each in properties.values()})),
+        processor=" or ".join(sorted({each["processor"] for each in properties.values()})),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
-        memory_bytes=min(each["memory_bytes"] for each in told.values()) if kind == "cuda" else None,
+        memory_bytes=min(each["memory_bytes"] for each in properties.values()) if kind == "cuda" else None,
     )  # fmt: skip
 
 

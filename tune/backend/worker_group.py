@@ -161,8 +161,8 @@ def run_rank(setup: RankSetup) -> None:
         try:
             config = replace(setup.config, **task.changes)
             place = TaskContext(config=config, data=data, device=device, folder=setup.folder / task.trial, ends_at=over)
-            for said in setup.work(place, task.asked):
-                say(said)
+            for message in setup.work(place, task.asked):
+                say(message)
         except UserError as error:
             say(Message(kind="steps", row={"skipped": str(error)}))
 
@@ -227,10 +227,10 @@ class WorkerGroup:
         """Let the group do a task; return the row that it ends with. RuntimeError, LeaseOver: as in
         `wait_until_ready`."""
         self._put_task(task)
-        while (said := self._next_message()) is None or said.row is None:
-            self.hold.charge("lost" if said is None else said.kind)
-        self.hold.charge(said.kind)
-        return said.row
+        while (message := self._next_message()) is None or message.row is None:
+            self.hold.charge("lost" if message is None else message.kind)
+        self.hold.charge(message.kind)
+        return message.row
 
     def shut_down(self) -> None:
         """Let the processes end. LeaseOver: they do not in time."""

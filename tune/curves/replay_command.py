@@ -82,8 +82,8 @@ def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
     rows = []
     cells = list(product(tables, settings.budget, settings.workers, schedulers))
     screen = Console(stderr=True)  # shows progress, on a terminal only
-    told = track(cells, f"{len(cells)} cells", console=screen, transient=True, disable=not screen.is_terminal)
-    for table, budget, workers, scheduler in told:
+    tracked = track(cells, f"{len(cells)} cells", console=screen, transient=True, disable=not screen.is_terminal)
+    for table, budget, workers, scheduler in tracked:
         cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)
         row = kept.find(cell_inputs(cell, settings))
         if row is None:
@@ -138,14 +138,14 @@ def report(rows: Sequence[Row]) -> list[TextTable]:
     trials came to in (log parameters, loss), is a share of that of all curves to their ends."""
     seeds = rows[0]["seeds"]
     note = f"Means in % of the best perplexity, {seeds} search{'es' if seeds > 1 else ''} a cell."
-    told = [_by(rows, key, "regret", lambda row: 100 * row["mean_regret"], note=note) for key in GRIDS]
-    told += [_by(rows, key, "hypervolume", lambda row: row["hypervolume"], ".3f") for key in GRIDS]
-    told.append(_over_all(rows))
+    tables = [_by(rows, key, "regret", lambda row: 100 * row["mean_regret"], note=note) for key in GRIDS]
+    tables += [_by(rows, key, "hypervolume", lambda row: row["hypervolume"], ".3f") for key in GRIDS]
+    tables.append(_over_all(rows))
     if OURS in _names(rows, "scheduler") and _baselines(rows):
-        told += [_ratios(rows, f"{OURS}'s regret over each baseline's, by {key}", key) for key in GRIDS]
+        tables += [_ratios(rows, f"{OURS}'s regret over each baseline's, by {key}", key) for key in GRIDS]
         if at_half := _with_half(rows):
-            told.append(_ratios(at_half, f"{OURS}'s regret with half the budget over each baseline's", "budget"))
-    return told
+            tables.append(_ratios(at_half, f"{OURS}'s regret with half the budget over each baseline's", "budget"))
+    return tables
 
 
 def _means(rows: Sequence[Row], value: Callable[[Row], float], key: str | None = None) -> dict[str, list[float]]:

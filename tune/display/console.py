@@ -164,8 +164,8 @@ class GuardedListener(Listener):
         except Exception as error:
             name, self._listener = type(self._listener).__name__, None
             log.warning("callback", exc_info=True)
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            self._write(f"callback {name}: {said}: it is told nothing more; log.txt has where")
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            self._write(f"callback {name}: {text}: it is told nothing more; log.txt has where")
 
 
 class Screen(Listener):

@@ -234,15 +234,15 @@ def _running_lines(running: Sequence[RunningTrial]) -> Iterator[str]:
     for each in shown:
         loss = [] if each.loss is None else [f"loss {each.loss:.3f}"]
         speed = [f"{1 / each.step_seconds:.3g} steps/s"] if each.step_seconds else []
-        said = ", ".join([*loss, *speed, f"{_short(each.left)} left"])
-        yield f"  {each.trial} {each.config} {each.goal}: {said}"
+        text = ", ".join([*loss, *speed, f"{_short(each.left)} left"])
+        yield f"  {each.trial} {each.config} {each.goal}: {text}"
     if len(running) > len(shown):
         yield f"  and {len(running) - len(shown)} more"
 
 
 def _best_line(best: Best, width: int) -> Text:
-    said = f"  best {best.trial} {best.config}: {best.found} {best.where} "
-    return Text.assemble(said, (sparkline(best.curve, min(LONGEST_CURVE, width - len(said))), "cyan"))
+    line = f"  best {best.trial} {best.config}: {best.found} {best.where} "
+    return Text.assemble(line, (sparkline(best.curve, min(LONGEST_CURVE, width - len(line))), "cyan"))
 
 
 def _short(seconds: float) -> str:

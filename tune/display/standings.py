@@ -54,10 +54,10 @@ def ranking_table(rows: Sequence[Row]) -> str:
 def loop_ranking_table(rows: Sequence[Row], metric: Metric) -> str:
     """Return the ranking of a user's loop as Markdown: its metric, and the other numbers that it reported then."""
     ranked = [row for row in rows if row["loss"] is not None]
-    told = [json.loads(row["numbers"] or "{}") for row in ranked]
-    names = [name for name in dict.fromkeys(name for numbers in told for name in numbers) if name != metric.name]
+    reported = [json.loads(row["numbers"] or "{}") for row in ranked]
+    names = [name for name in dict.fromkeys(name for numbers in reported for name in numbers) if name != metric.name]
     cells = []
-    for place, (row, numbers) in enumerate(zip(ranked, told, strict=True), 1):
+    for place, (row, numbers) in enumerate(zip(ranked, reported, strict=True), 1):
         others = [f"{numbers[name]:.4g}" if name in numbers else "-" for name in names]
         first = str(place), row["trial"], label(json.loads(row["config"])), f"{metric.to_reported(row['loss']):.4g}"
         cells.append((*first, f"{row['steps']:,}", *others))

@@ -198,8 +198,8 @@ class TrialRun:
     def __init__(self, folder: Path, journal: Journal, trial: str, begun: Summary.Value) -> None:
         self._file = EventFile(folder)
         self._journal, self._trial = journal, trial
-        told = journal.rows("SELECT tokens FROM reports WHERE trial = ? ORDER BY report DESC LIMIT 1", trial)
-        self._tokens = told[0]["tokens"] if told else 0
+        rows = journal.rows("SELECT tokens FROM reports WHERE trial = ? ORDER BY report DESC LIMIT 1", trial)
+        self._tokens = rows[0]["tokens"] if rows else 0
         self._file.add(begun, step=self._tokens)
 
     def on_decision(self, action: str, reason: str, now: float) -> None:
@@ -208,8 +208,8 @@ class TrialRun:
         values = [scalar(DEVICE_SECONDS, self._device_seconds(now))]
         if action != GIVE_UP:  # which changes nothing about the trial
             values.append(scalar(ENDED, ended))
-        said = text_pb("decisions", f"**{action}**: {reason}").value
-        self._file.add(*values, *said, step=self._tokens)
+        value = text_pb("decisions", f"**{action}**: {reason}").value
+        self._file.add(*values, *value, step=self._tokens)
         if ended:
             self._file.add(hparams_end(reason), step=self._tokens)
 
@@ -268,8 +268,8 @@ class LedgerRun:
         query = "SELECT DISTINCT family, trial, rung FROM reports JOIN trials USING (trial) WHERE rung IS NOT NULL"
         for row in journal.rows(query):
             self._completed[row["family"]][row["rung"]].add(row["trial"])
-        said = "\n".join(f"| {name} | `{value}` |" for name, value in settings.stored().items())
-        about = text_pb("settings", f"{AXIS}\n\n| setting | value |\n|---|---|\n{said}").value
+        text = "\n".join(f"| {name} | `{value}` |" for name, value in settings.stored().items())
+        about = text_pb("settings", f"{AXIS}\n\n| setting | value |\n|---|---|\n{text}").value
         layout = custom_scalars(charts(list(settings.families), metric)).value
         self._file.add(*about, *layout, hparams_columns(dimensions, settings.families, metric), step=0)
 

@@ -258,12 +258,12 @@ def cost(done: Sequence[Row]) -> Table:
 
 def parameters() -> Table:
     """Return the table of the report's parameters against those counted from its own shapes."""
-    told = {
+    printed = {
         (shape.d_model, shape.layers): row["parameters_million"] or math.nan
         for shape, row in published_by_shape().items()
     }
     found = []
-    for (width, depth), millions in sorted(told.items()):
+    for (width, depth), millions in sorted(printed.items()):
         counted = plain_parameters(d_model=width, layers=depth, vocabulary=WORDS) / 1e6
         found.append([str(width), str(depth), f"{counted:.2f}", f"{millions:.2f}", f"{counted / millions - 1:+.2%}"])
     columns = "d_model", "layers", "counted, M", "published, M", "off"

@@ -114,10 +114,10 @@ def largest(rows: Sequence[Row]) -> Table:
         return Table(title="", columns=(), rows=())
     found, fails = row["largest"], row["fails"]
     small = ", ".join(f"{batch:,}" for batch in row.get("foretold_from", ()))
-    told = {"found": found, f"foretold from {small} rows": row.get("foretold"), "by the search's rule": row["by_rule"]}
+    sizes = {"found": found, f"foretold from {small} rows": row.get("foretold"), "by the search's rule": row["by_rule"]}
     cells = [
         [what, f"{batch:,}", f"{batch / found - 1:+.1%}" if found and what != "found" else EMPTY_CELL]
-        for what, batch in told.items() if batch is not None
+        for what, batch in sizes.items() if batch is not None
     ]  # fmt: skip
     if fails is not None:
         note = f"{fails:,} rows do not fit" + ("" if row["resolved"] else "; there was no time to come closer")

@@ -112,8 +112,8 @@ class ExperimentSettings(TableFlags, Settings):
             return cls(budget=1.0, families={"nanogpt": 1.0}, list=True, **forms)
         if "tables" in typed:
             for each in (each for each in typed if each not in ("tables", *FORMS)):
-                told = f"{each.upper()}:" if each == "name" else f"{flag_name(each)}:"
-                raise UserError(f"{told} {typed[each]!r} is not for --tables, which measures nothing: leave it out")
+                flag = f"{each.upper()}:" if each == "name" else f"{flag_name(each)}:"
+                raise UserError(f"{flag} {typed[each]!r} is not for --tables, which measures nothing: leave it out")
             return cls(budget=1.0, families={"nanogpt": 1.0}, tables=parse_path(typed["tables"]), **forms)
         name = typed.get("name", "")
         if {"plan", "resume"} <= typed.keys():

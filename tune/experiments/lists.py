@@ -92,11 +92,11 @@ def make_list_context(experiment: Experiment, settings: ExperimentSettings, devi
     ]
     kinds = {(label(seedless(each.config)), each.steps) for each in listed}
     alone = "one configuration, which is compared with none: --fix or this device leaves no other"
-    told = f"{seen:,} target tokens or more each, {seen / data.training_tokens:.3g} epochs of this text"
+    size = f"{seen:,} target tokens or more each, {seen / data.training_tokens:.3g} epochs of this text"
     return SearchContext(
         settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, prices={}, probed=0.0,
         data={name: data}, memories={name: memory}, trial_memory_limit=limit, learned={}, begun=begun,
-        notes=[*context.notes, *notes, f"{len(listed)} trainings, {told}", *([alone] if len(kinds) == 1 else [])],
+        notes=[*context.notes, *notes, f"{len(listed)} trainings, {size}", *([alone] if len(kinds) == 1 else [])],
         listed=ListedStudy(
             experiment=experiment.name, listed=listed, lines=partial(lines, experiment),
             evaluation_tokens=min(max(round(EVALUATION_SHARE * seen), FEWEST_TOKENS), MOST_TOKENS),
@@ -150,6 +150,6 @@ def ended_trial_rows(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) ->
 def lines(experiment: Experiment, journal: Journal) -> Iterator[str]:
     """Return the lines of the tables of a list's trials so far."""
     corpora: Any = journal.facts()["corpora"]
-    rows, told = ended_trial_rows(journal.rows(ENDED_TRIALS_QUERY), corpora), list[str]()
-    show(final_tables(experiment, rows), told.append)
-    return iter(told)
+    rows, shown = ended_trial_rows(journal.rows(ENDED_TRIALS_QUERY), corpora), list[str]()
+    show(final_tables(experiment, rows), shown.append)
+    return iter(shown)

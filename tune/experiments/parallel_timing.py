@@ -58,11 +58,11 @@ def others_cores(watch: Watch) -> float:
     """Return how many busy cores of a machine none of the ranks used, for the machine with the most; 0: no system
     tells."""
     mine = platform.node(), watch.cores()
-    told: list[Any] = [mine]
+    gathered: list[Any] = [mine]
     if ranks() > 1:
-        told = [None] * ranks()
-        dist.all_gather_object(told, mine)
-    known = [(node, *cores) for node, cores in told if cores is not None]
+        gathered = [None] * ranks()
+        dist.all_gather_object(gathered, mine)
+    known = [(node, *cores) for node, cores in gathered if cores is not None]
     own = {node: sum(cores for at, _, cores in known if at == node) for node, *_ in known}
     return max((max(0.0, busy - own[node]) for node, busy, _ in known), default=0.0)
 
@@ -127,7 +127,7 @@ def _turn(name: str, way: Callable[[], Reading], calls: int, learner: Learner) -
     learner.synchronize()
     means = {name: (time.perf_counter() - began) / calls}
     for what in readings[-1] or ():
-        means[f"{name} {what}"] = statistics.fmean(told[what] for told in readings[1:] if told)
+        means[f"{name} {what}"] = statistics.fmean(reading[what] for reading in readings[1:] if reading)
     return means
 
 
@@ -175,8 +175,8 @@ class _Logged:
 
     def __call__(self) -> Reading:
         self._learner.step(0.0)
-        told = self._together._get_ddp_logging_data()
-        return {name: told.get(key, math.nan) / 1e9 for name, key in LOGGED.items()}
+        logged = self._together._get_ddp_logging_data()
+        return {name: logged.get(key, math.nan) / 1e9 for name, key in LOGGED.items()}
 
 
 class _Accumulated:

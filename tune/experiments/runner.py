@@ -219,8 +219,8 @@ class PointRunner:
         for name, text in self.experiment.files(self.rows()).items():
             write_whole(self.folder / name, text)
         self.tensorboard.measured(whole)
-        told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
-        self.write(f"{point.devices} x {point.text}: {told}")
+        result = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
+        self.write(f"{point.devices} x {point.text}: {result}")
         self.trials.measured(point, row)
 
 
@@ -248,10 +248,10 @@ def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: s
     rows, left = last_rows(journal.rows(EXPERIMENT_ROWS_QUERY, experiment)), unmeasured(points, journal, experiment)
     never = [point for point in points if point not in left and "skipped" in rows[point.key]]
     how = f"; {LARGER_BUDGET}: {go_on} --budget ..."
-    for which, told, remedy in ((left, "not measured", how), (never, "cannot be measured here", "")):
+    for which, what, remedy in ((left, "not measured", how), (never, "cannot be measured here", "")):
         if which:
             names = "; ".join(f"{point.devices} x {point.text}" for point in which)
-            yield f"{len(which)} of {len(points)} {told}: {names}{remedy}"
+            yield f"{len(which)} of {len(points)} {what}: {names}{remedy}"
 
 
 INTERRUPTED = 128 + signal.SIGINT

@@ -63,8 +63,8 @@ def train_with_checkpoints(
         space = learner.family.space or {"d_model": (0,), "layers": (0,)}
         sizes = " or ".join(name for name, values in space.items() if isinstance(values[0], int))
         smaller = f", or begin anew with a smaller --fix {sizes}" if sizes else ""
-        told = f"there was time for {learner.steps} of {steps}"
-        raise UserError(f"steps: {told}: go on with --resume and a larger --budget{smaller}")
+        reason = f"there was time for {learner.steps} of {steps}"
+        raise UserError(f"steps: {reason}: go on with --resume and a larger --budget{smaller}")
     config, data, device = learner.config, learner.data, learner.device
     valid = evaluate(learner.model, config, data, "valid", tokens=evaluation_tokens, device=device)
     assert valid is not None, "nothing refuses it"

@@ -131,21 +131,21 @@ class WarmStart:
     @classmethod
     def from_stored(cls, stored: Fact) -> Self:
         """Read what `stored` returned. LookupError, TypeError, ValueError: it is of another form."""
-        told = as_mapping(stored)
+        facts = as_mapping(stored)
         return cls(
-            overhead=number(told["overhead"]), start_up=number(told["start_up"]), beyond=number(told["beyond"]),
+            overhead=number(facts["overhead"]), start_up=number(facts["start_up"]), beyond=number(facts["beyond"]),
             speeds=tuple(
                 (_config(config), Progress(size=number(size), tokens=number(tokens), seconds=number(seconds)))
-                for config, size, tokens, seconds in map(_several, _several(told["speeds"]))
+                for config, size, tokens, seconds in map(_several, _several(facts["speeds"]))
             ),
             trials=tuple(
                 tuple(
                     Observation(size=number(size), tokens=number(tokens), loss=number(loss))
                     for size, tokens, loss in map(_several, _several(trial))
                 )
-                for trial in _several(told["trials"])
+                for trial in _several(facts["trials"])
             ),
-            first=tuple(_config(config) for config in _several(told["first"])),
+            first=tuple(_config(config) for config in _several(facts["first"])),
         )  # fmt: skip
 
 

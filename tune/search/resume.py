@@ -217,8 +217,8 @@ def restore(engine: Engine, newest: Newest, deadline: float | None, processor: s
     wall = engine.wall_left()
     lost = (deadline or 0.0) - engine.accounting.clock() - wall
     if lost >= LEAST_LEASE_SECONDS:  # all slots have to make up for it
-        told, away = whole_text(lost), whole_text(max(0.0, wall))
-        notes.append(f"{told} were lost: the deadline is {away} away")
+        missed, away = whole_text(lost), whole_text(max(0.0, wall))
+        notes.append(f"{missed} were lost: the deadline is {away} away")
         kept = None
     if isinstance(kept, int) and kept:
         engine.slots.most = min(engine.slots.most, kept)

@@ -263,8 +263,8 @@ class State:
         parts: dict[str, object] = {"trials": records, "on their way": on_their_way}
         for name, family in self.families.items():
             parts |= {f"{part} of {name}": value for part, value in family.state().items()}
-        told = {part: json.dumps(value, sort_keys=True).encode() for part, value in parts.items()}
-        return {part: hashlib.sha256(text).hexdigest()[:12] for part, text in told.items()}
+        texts = {part: json.dumps(value, sort_keys=True).encode() for part, value in parts.items()}
+        return {part: hashlib.sha256(text).hexdigest()[:12] for part, text in texts.items()}
 
 
 OPTIONAL_LADDER_FIELDS = ("life", "confirm", "own", "slots", "within", "deadline")
@@ -273,9 +273,9 @@ OPTIONAL_LADDER_FIELDS = ("life", "confirm", "own", "slots", "within", "deadline
 
 def ladder_of(terms: Mapping[str, Fact]) -> Ladder:
     """Read the ladder that was agreed for a family. UserError: it is damaged."""
-    told = as_mapping(terms["ladder"])
-    known = {name: number(value) for name, value in told.items() if name != "top"}
-    top, whole = told.get("top"), {*told, *OPTIONAL_LADDER_FIELDS} == {each.name for each in fields(Ladder)}
+    stored = as_mapping(terms["ladder"])
+    known = {name: number(value) for name, value in stored.items() if name != "top"}
+    top, whole = stored.get("top"), {*stored, *OPTIONAL_LADDER_FIELDS} == {each.name for each in fields(Ladder)}
     sound = whole and isinstance(top, int) and 0 <= top <= MOST_RUNGS and known["first"] > 0
     if not sound or not (1 < known["eta"] <= MOST_ETA and known["fall_kept"] < 1 and known.get("life", 1.0) > 0):
         raise UserError("--resume: damaged journal: a ladder that it tells of cannot be climbed: begin anew")

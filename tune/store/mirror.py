@@ -184,8 +184,8 @@ def mirror_study(
 
 def is_copy(folder: Path) -> bool:
     """Whether a folder is the copy of a study that may have gone on since."""
-    said = read_heartbeat(folder, DRIVER)
-    return said is not None and said.ended == MIRRORED
+    sign = read_heartbeat(folder, DRIVER)
+    return sign is not None and sign.ended == MIRRORED
 
 
 def _created(study: Path) -> object:
