@@ -52,8 +52,11 @@ def test_make_knows_the_target(command: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On little text, and of a family's configurations a step of the default one alone is measured."""
+    """On little text and of few draws, and nothing of this machine is measured."""
     monkeypatch.setattr("tune.dry_run.step_seconds", lambda *_, **__: [0.1])
+    monkeypatch.setattr("tune.search_context.step_seconds", lambda *_, **__: [0.1])
+    monkeypatch.setattr("tune.search.suggest.DRAWS", 100)
+    monkeypatch.setattr("tune.search.suggest.FAVOURED", 20)
     monkeypatch.setattr("model.data.toy_corpus.PAIRS", PAIRS)
 
 

@@ -34,8 +34,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No law here asks how good what is suggested is."""
+def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No law here asks how good what is suggested is, or how fast this machine."""
+    monkeypatch.setattr("tune.search_context.step_seconds", lambda *_, **__: [0.05])
     monkeypatch.setattr("tune.search.suggest.DRAWS", 100)
     monkeypatch.setattr("tune.search.suggest.FAVOURED", 20)
 
