@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pytorch_optimizer import LARS
 from torch import Tensor
 
 from kernels.timing import RESAMPLES
@@ -50,6 +49,8 @@ def take_lars(learner: Learner, rate: float) -> None:
     Of the paper's two factors, rate and trust, only the product counts for matrices; gains and biases, which have
     neither trust ratio nor decay, take the rate as it is, so the trust is 1 here.
     """
+    from pytorch_optimizer import LARS  # it imports half of what there is
+
     group = {"params": list(learner.model.parameters()), "peak_rate": rate}
     learner.optimizer = LARS([group], lr=rate, weight_decay=WEIGHT_DECAY, momentum=0.9, trust_coefficient=1.0)
     begin_moments(learner.optimizer)
