@@ -68,12 +68,19 @@ def one_thread(few_steps: None) -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-ONE_AFTER_THE_OTHER = (
+WITH_RAY = (
     {"test_search", "test_readme", "test_readme_kernels", "test_cluster", "test_examples"},
     {"test_runner", "test_worker_group", "test_session", "test_scheduler", "test_own_search"},
 )
 """Files whose tests start a Ray, which wait for long: two workers have them, and take about the same time. Of the first
 some look at the same search.
+"""
+FORKED = {
+    *("test_ends", "test_registry", "test_sleep", "test_tensorboard", "test_training_memory", "test_loop_trial"),
+    *("test_ddp", "test_classifier"),
+}
+"""Files without Ray whose processes are forked (tests/forked.py): what these are forked from takes seconds to begin in
+each worker that has one.
 """
 SLOW = {
     *("test_compiled", "test_ddp", "test_probe", "test_train", "test_training_memory", "test_ablation"),
@@ -94,13 +101,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with Ray first: they take longest."""
+    """Those with Ray first, as they take longest, and then those that one worker has."""
     for item in items:
-        if any(item.path.stem in names for names in ONE_AFTER_THE_OTHER):
+        if any(item.path.stem in names for names in WITH_RAY):
             item.add_marker("ray")
         elif item.path.stem in SLOW:
             item.add_marker("slow")
-    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+    items.sort(key=lambda item: (item.get_closest_marker("ray") is None, item.path.stem not in FORKED))
 
 
 def pytest_collection_finish() -> None:
@@ -110,11 +117,13 @@ def pytest_collection_finish() -> None:
 
 
 class Scheduling(LoadScopeScheduling):
-    """Of three workers (see the Makefile) two run what has a Ray, one file after the other, the third all else."""
+    """Of three workers (see the Makefile) two run what has a Ray, one file after the other, the third all else: first
+    what is forked.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        lanes = (str(names) for names in ONE_AFTER_THE_OTHER if Path(file).stem in names)
+        lanes = (str(names) for names in (*WITH_RAY, FORKED) if Path(file).stem in names)
         return next(lanes, file)
 
 
