@@ -12,6 +12,6 @@ FORKING.set_forkserver_preload(
         *("tune.study", "tests.tune.test_ends", "tests.tune.test_registry"),
         *("tests.tune.backend.test_sleep", "tests.tune.display.conftest"),
         "tests.model.training.test_training_memory",
-        *("tests.tune.backend.test_worker_group", "tests.tune.experiments.test_runner"),
+        *("tests.tune.backend.test_worker_group", "tests.tune.experiments.test_killed_driver"),
     ]
 )
