@@ -12,6 +12,7 @@ from tests.soak.accounts import adds_up, number, rows
 from tests.soak.nodes import two_nodes
 from tests.soak.observer import Observer
 from tests.soak.search import Search
+from tests.tune.test_own_search import TRAIN
 from tune.backend import session
 from tune.search.engine import MACHINE_GONE
 from tune.settings import Settings
@@ -23,11 +24,15 @@ TRAINS = "SELECT COUNT(*) FROM leases WHERE closed IS NULL AND trial IN (SELECT 
 def test_a_search_runs_on_both_nodes_of_a_cluster_and_goes_on_where_one_is_lost(
     observer: Observer, tmp_path: Path
 ) -> None:
-    """The trial that was on it is not blamed, and has another lease on the other."""
+    """The trial that was on it is not blamed, and has another lease on the other. A loop that sleeps trains as well as
+    any.
+    """
+    (train := tmp_path / "train.py").write_text(TRAIN.replace("from model import GAIN", "GAIN = 1"))
+    (space := tmp_path / "space.toml").write_text("how = ['saves']\nrate = { low = 1e-3, high = 1e-1, log = true }\n")
     study, gone = tmp_path / "study", f"FROM decisions WHERE reason = '{MACHINE_GONE}'"
     later = f"SELECT COUNT(*) FROM leases WHERE trial IN (SELECT trial {gone}) AND opened > (SELECT MIN(at) {gone})"
     with two_nodes() as nodes:
-        flags = ("--families", "nanogpt", "--budget", LONG, "--report-every", "1s", "--out", study)
+        flags = ("--train", f"{train}:train", "--space", space, "--metric", "error", "--budget", LONG, "--out", study)
         search = Search(observer, "--address", nodes.address, *flags)
         assert search.wait_for(f"{study}: "), search.printed
         search.until(lambda: number(study, TRAINS) >= 2)
