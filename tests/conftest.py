@@ -70,14 +70,14 @@ def one_thread(few_steps: None) -> Iterator[None]:
 
 WITH_RAY = (
     {"test_search", "test_readme", "test_readme_kernels", "test_cluster", "test_examples"},
-    {"test_runner", "test_worker_group", "test_session", "test_scheduler", "test_own_search"},
+    {"test_runner", "test_session", "test_scheduler", "test_own_search"},
 )
 """Files whose tests start a Ray, which wait for long: two workers have them, and take about the same time. Of the first
 some look at the same search.
 """
 FORKED = {
     *("test_ends", "test_registry", "test_sleep", "test_tensorboard", "test_training_memory", "test_loop_trial"),
-    *("test_ddp", "test_classifier", "test_killed_driver"),
+    *("test_ddp", "test_classifier", "test_killed_driver", "test_worker_group"),
 }
 """Files without Ray whose processes are forked (tests/forked.py): what these are forked from takes seconds to begin in
 each worker that has one.
@@ -90,7 +90,8 @@ SLOW = {
     *("test_classifier", "test_registry", "test_experiment_figures", "test_disk_faults"),
     *("test_recipe", "test_curves", "test_ways_to_learn"),
     *("test_loop_trial", "test_first_trial", "test_loop_report", "test_typed_space", "test_past_best", "test_slurm"),
-    *("test_killed_driver", "test_kernels_command", "test_loader", "test_machine_peaks", "test_cuda_graph"),
+    *("test_kernels_command", "test_loader", "test_machine_peaks", "test_cuda_graph", "test_worker_group"),
+    "test_killed_driver",
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 

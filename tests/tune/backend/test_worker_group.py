@@ -18,7 +18,6 @@ from model.data.dataset import TextData
 from tests.forked import FORKING
 from tests.model.conftest import prepared
 from tune.backend import worker_group as distributed
-from tune.backend.session import local_ray
 from tune.backend.worker_group import (
     SHUTDOWN_SECONDS,
     STOP_TASK,
@@ -27,7 +26,6 @@ from tune.backend.worker_group import (
     RankSetup,
     Task,
     WorkerGroup,
-    start_mailbox,
 )
 from tune.experiments import parallel_timing
 from tune.experiments.scaling import work
@@ -190,15 +188,12 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     hung = threading.Event()
     trainer = SimpleNamespace(fit=lambda: hung.wait(PATIENCE_SECONDS))
     monkeypatch.setattr(distributed, "Trainer", lambda *_, **__: trainer)
+    monkeypatch.setattr(distributed, "ray", SimpleNamespace(get=lambda done, timeout: done))
+    monkeypatch.setattr(distributed, "SHUTDOWN_SECONDS", 0.2)
     accounting = Accounting(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
-    with local_ray(cpus=1, gpus=0):
-        desk, line = start_mailbox()
-        orders = RankSetup(work=work, mailbox=line, config=CONFIG, data=None, folder=tmp_path)
-        line.post(None)
-        with (
-            pytest.raises(LeaseOver),
-            Hold(accounting, "t001", "scaling", devices=1, seconds=SHUTDOWN_SECONDS + 2) as hold,
-        ):
-            WorkerGroup(1, orders, desk, 0, hold).shut_down()
+    desk = SimpleNamespace(put_task=SimpleNamespace(remote=lambda task: None))
+    orders: Any = None  # they are the processes'
+    with pytest.raises(LeaseOver), Hold(accounting, "t001", "scaling", devices=1, seconds=0.4) as hold:
+        WorkerGroup(1, orders, desk, 0, hold).shut_down()
     hung.set()
     journal.close()
