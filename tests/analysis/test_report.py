@@ -17,6 +17,7 @@ from matplotlib.legend import Legend
 from PIL import Image, ImageColor
 
 from analysis.page import BUDGET_PICTURES, FAMILY_PICTURES, command, draw, watch
+from analysis.plots.dimensions import effects
 from analysis.settings import RankSettings, ReportSettings
 from analysis.study import Results, Study, open_study
 from analysis.style import CHARGE_COLORS, MANY, Picture, new_figure
@@ -38,8 +39,8 @@ def written(study: Written, *flags: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a study of some size, with seconds of each kind, and texts as long as they come."""
+def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Picture]]:
+    """Of a study of some size, with seconds of each kind, and texts as long as they come; and its pictures."""
     study = search(tmp_path_factory.mktemp("runs") / "searched")
     for what in CHARGE_COLORS:
         study.charge(what, 5.0, slot=0, trial="t003", at=100.0)
@@ -54,8 +55,16 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a", "reference": None}]}
     study.journal.write_facts(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
     study.journal.close()
-    do(ReportSettings, [str(study.folder)])
-    return study.folder / "report"
+    svg, drawn = Picture.svg, list[Picture]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Picture, "svg", lambda self: drawn.append(self) or svg(self))
+        do(ReportSettings, [str(study.folder)])
+    return study.folder / "report", drawn
+
+
+@pytest.fixture(scope="module")
+def report(reported: tuple[Path, list[Picture]]) -> Path:
+    return reported[0]
 
 
 @pytest.fixture
@@ -152,20 +161,25 @@ def test_why_nothing_is_foretold_is_told(bare: None, write: Callable[..., Writte
         assert ("Not foretold: too few sizes." if told else "tune/run.py --plan --resume ") in written(study)
 
 
-@pytest.mark.parametrize("drawn", FAMILY_PICTURES + BUDGET_PICTURES)
-def test_a_picture_is_equal_for_equal_data_and_its_legend_inside_of_it(
-    report: Path, html: str, drawn: Callable[..., Picture]
-) -> None:
+@pytest.mark.parametrize("drawn", [FAMILY_PICTURES[0], effects, BUDGET_PICTURES[0]])
+def test_a_picture_is_equal_for_equal_data(report: Path, html: str, drawn: Callable[..., Picture]) -> None:
+    """That of effects is of random draws."""
     study = open_study(report.parent)
     picture = drawn(*((Results(studies=[study]), "nanogpt") if drawn in FAMILY_PICTURES else (study,)))
     assert base64.b64encode(picture.svg().encode()).decode() in html
-    assert len(pd.read_csv(report / "figures" / f"{picture.name}.csv")) == len(picture.data) > 0
-    assert picture.text.endswith(".")
-    right = picture.figure.bbox.x1
-    for legend in picture.figure.findobj(Legend):
-        extent = legend.get_window_extent()
-        assert extent.x0 >= 0 and extent.x1 <= right
-    assert max(plot.bbox.x1 for plot in picture.figure.axes) > 0.95 * right, "it takes no width of it"
+
+
+def test_a_picture_has_its_data_and_its_legend_inside_of_it(reported: tuple[Path, list[Picture]]) -> None:
+    report, pictures = reported
+    assert len(pictures) == len(FAMILY_PICTURES + BUDGET_PICTURES)
+    for picture in pictures:
+        assert len(pd.read_csv(report / "figures" / f"{picture.name}.csv")) == len(picture.data) > 0
+        assert picture.text.endswith(".")
+        right = picture.figure.bbox.x1
+        for legend in picture.figure.findobj(Legend):
+            extent = legend.get_window_extent()
+            assert extent.x0 >= 0 and extent.x1 <= right, picture.name
+        assert max(plot.bbox.x1 for plot in picture.figure.axes) > 0.95 * right, f"{picture.name} takes no width of it"
 
 
 @pytest.fixture

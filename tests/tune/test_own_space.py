@@ -103,7 +103,7 @@ def test_a_range_of_fractions_ends_too_and_what_is_used_up_leaves_the_rest(searc
     assert suggester.has_more
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e5, -1e5])
+@pytest.mark.parametrize("scale", [1e5, -1e5])
 def test_what_fails_is_worse_than_all_that_do_not_however_large_these_are(scale: float) -> None:
     """High rates fail; the higher the rest, the better."""
     suggester = Suggester(SPACE, seed=3, search="tpe", prior=lambda config: NO_FAVOUR)

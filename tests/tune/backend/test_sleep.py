@@ -124,7 +124,7 @@ class Sleepy:
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["sleeps", "busy"])
-@pytest.mark.parametrize("cap, slots, seed", [(60, 1, 0), (60, 1, 4), (240, 2, 1), (240, 2, 3), (600, 4, 2)])
+@pytest.mark.parametrize("cap, slots, seed", [(60, 1, 0), (240, 2, 3), (600, 4, 2)])
 def test_however_long_and_often_the_driver_sleeps_or_is_busy_the_cap_holds(
     tmp_path: Path, cap: float, slots: int, seed: int, busy: bool
 ) -> None:

@@ -16,7 +16,7 @@ from tune.search.simulator import PowerLaw
 from tune.search.successive_halving import PAST_BEST, SuccessiveHalving
 from tune.winners import spending_lines
 
-SEEDS = range(4)
+SEEDS = range(2)
 CASES: list[dict[str, Any]] = [
     {"seconds": 600.0, "turning": (12.0, 60.0)},
     {"seconds": 1200.0, "turning": (12.0, 40.0), "slots": 2},
