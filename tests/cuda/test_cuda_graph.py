@@ -13,7 +13,7 @@ from model.data.batches import Batch
 from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
 from tests.cuda.fake_cuda import CUDA, Seen, fake_cuda
-from tests.cuda.test_cuda_path import BOTH, config
+from tests.cuda.test_cuda_path import config
 
 STEPS = 6
 
@@ -60,13 +60,12 @@ def test_a_graph_learns_what_is_learned_kernel_by_kernel(
     assert eager == (graphed[0], 0) and graphed[1] == STEPS
 
 
-@BOTH
-def test_where_dropout_begins_the_graph_is_made_anew(
-    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_dropout_begins_the_graph_is_made_anew(data: dict[str, Data], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = data["nanogpt"]
+
     def losses(dropout: float) -> list[float]:
-        two_steps = 2 * 128 / data[family].training_tokens
-        made = make_learner(config(family, dropout=dropout, dropout_after=two_steps), data[family], CUDA)
+        two_steps = 2 * 128 / text.training_tokens
+        made = make_learner(config("nanogpt", dropout=dropout, dropout_after=two_steps), text, CUDA)
         made.rehearse()
         return advanced(made)
 

@@ -54,8 +54,8 @@ def few(small: dict[str, tuple], monkeypatch: pytest.MonkeyPatch, eager: None) -
     return small
 
 
-def place(small: dict[str, tuple], folder: Path, of: str = "text") -> TaskContext:
-    config, data = small[of]
+def place(small: dict[str, tuple], folder: Path) -> TaskContext:
+    config, data = small["text"]
     config = dataclasses.replace(config, dropout=0.1)
     return TaskContext(config=config, data=data, device=CPU, folder=folder, ends_at=time.monotonic() + 3600)
 
@@ -97,9 +97,8 @@ def test_a_life_that_is_cut_short_anywhere_goes_on_to_the_same_row(few: dict[str
     assert row_of(train_life(place(few, tmp_path / "cut"), ASKED)) == whole[-1].row
 
 
-@pytest.mark.parametrize("of", ["text", "pairs"])
-def test_its_losses_are_those_of_a_search(few: dict[str, tuple], tmp_path: Path, of: str) -> None:
-    at = place(few, tmp_path / "life", of)
+def test_its_losses_are_those_of_a_search(few: dict[str, tuple], tmp_path: Path) -> None:
+    at = place(few, tmp_path / "life")
     row = row_of(train_life(at, ASKED))
     every = row["steps_per_report"]
     assert every == 2
