@@ -5,6 +5,8 @@ TORCH_INDEX ?=
 PART ?= 1 2 3 4
 VENV := .venv
 IN := $(VENV)/bin
+# Once, so that none of the processes which tests begin compiles it again
+COMPILED = $(IN)/python -m compileall -q -j 2 tune model kernels analysis
 
 .PHONY: help run test test-fast check format bench soak gpu results
 .DELETE_ON_ERROR:
@@ -16,9 +18,11 @@ run: $(VENV)/installed ## a search of four device-minutes
 	$(IN)/python tune/run.py --budget 4m
 
 test: $(VENV)/installed-dev ## all tests
+	$(COMPILED)
 	$(IN)/python -m pytest -n 3 --no-loadscope-reorder
 
 test-fast: $(VENV)/installed-dev ## those without Ray that take a core no seconds
+	$(COMPILED)
 	$(IN)/python -m pytest -n 2 --no-loadscope-reorder -m 'not ray and not slow'
 
 check: $(VENV)/installed-dev ## ruff, mypy and the arrows between folders
