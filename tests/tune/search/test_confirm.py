@@ -123,6 +123,8 @@ def test_under_a_larger_cap_the_last_two_are_trained_anew_once_more_if_it_pays_f
     first = Search(seconds=900.0, seeds=seeds).run()
     more = Search(seconds=1300.0, seeds=seeds, journal=first.accounting.journal).run()
     assert sum(map(len, anew(more).values())) == 2 * seeds * (1 + again)
+    for names in anew(more).values():
+        assert [more.engine.trials[name].config["seed"] for name in names] == [*range(1, len(names) + 1)]
     assert 0.99 * 1300.0 < more.spent <= 1300.0
 
 
@@ -205,51 +207,18 @@ def test_where_time_was_lost_before_a_deadline_the_leader_has_what_these_would_n
     assert len(search.on_decision("finish")) == 1 and ends - 10.0 < search.clock.now <= ends
 
 
-def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_another_with_new_seeds(
-    tmp_path: Path,
-) -> None:
-    """Killed in each of its trainings; what it trained anew is no suggestion, and ends with all that was asked for."""
-
-    def world(cap: float) -> World:
-        return World(tmp_path, cap=cap, slots=1, shares={"nanogpt": 1.0}, confirm=2)
-
-    first, kills = world(600), 0
-    while not first.engine.is_done:
-        while first.begin():
-            pass
-        running = [first.engine.trials[name] for name in first.engine.running]
-        if any(record.confirms for record in running) and kills < len(first.engine.trials) and not kills > 3:
-            before, kills = {name: records_of(first, name) for name in first.engine.running}, kills + 1
-            first.now += 1
-            first = world(600)
-            assert first.told == [] and {name: records_of(first, name) for name in before} == before
-            while first.begin():
-                pass
-        if not first.engine.is_done:
-            first.go_on()
-    assert kills == 4 and {len(names) for names in anew(first).values()} == {2}
-    assert first.spent <= 600
-    tried = first.total("SELECT COUNT(*) FROM trials WHERE config NOT LIKE '%seed%'")
-    second = world(1800)
-    assert second.families["nanogpt"].suggestions.given == tried  # type: ignore[attr-defined]
-    second.run()
-    assert second.spent <= 1800
-    ends = second.total("SELECT COUNT(*) FROM reports WHERE final AND trial IN "
-                        "(SELECT trial FROM decisions WHERE action = 'confirm')")  # fmt: skip
-    assert ends == 8
-    for names in anew(second).values():
-        seeds = [second.engine.trials[name].config["seed"] for name in names]
-        assert seeds == [*range(1, len(names) + 1)]
-
-
 def test_a_training_anew_that_was_cut_short_goes_on_under_a_larger_cap(tmp_path: Path) -> None:
+    """And is no suggestion."""
     about: dict[str, Any] = {"slots": 1, "shares": {"nanogpt": 1.0}, "confirm": 1}
     world = World(tmp_path, cap=600, **about)
     while not anew(world):
         world.begin() or world.go_on()
     ((name,),) = anew(world).values()
     world.now += 1
-    later = World(tmp_path, cap=1800, **about).run()
+    later = World(tmp_path, cap=1800, **about)
+    suggested = later.total("SELECT COUNT(*) FROM trials WHERE config NOT LIKE '%seed%'")
+    assert later.families["nanogpt"].suggestions.given == suggested  # type: ignore[attr-defined]
+    later.run()
     assert later.total(f"SELECT COUNT(*) FROM reports WHERE final AND trial = '{name}'") == 1
 
 
@@ -282,9 +251,3 @@ def test_a_training_anew_that_fails_is_no_result_of_what_was_suggested_also_when
     failed = {row["trial"] for row in world.rows("SELECT trial FROM trials WHERE state = 'failed'")}
     assert failed and failed == {name for names in anew(world).values() for name in names}
     assert World(tmp_path, **about).told == []
-
-
-def records_of(world: World, name: str) -> tuple[Any, ...]:
-    """What a training anew is, whoever goes on with it."""
-    record = world.engine.trials[name]
-    return record.confirms, record.config, record.goal
