@@ -1,16 +1,13 @@
 """Every command in README and docs does what it says, with the budget made small."""
 
-import re
 import shlex
 import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.readme import REPOSITORY, commands, of, run_here, words_of
-from tests.searches import Searched, comes
+from tests.searches import Searched
 from tune.cli import main
 from tune.settings import Settings
 
@@ -96,21 +93,3 @@ def test_experiments_are_told_and_planned(command: str, folder: Path) -> None:
 def test_winners_are_of_use(command: str, here: Path, searched: Searched) -> None:
     written = run_here(command.replace("STUDY", searched.study.name), here)
     assert written.count("\n") >= command.count('"') // 2  # a line each; so young a winner may write empty ones
-
-
-@pytest.mark.parametrize("command", of("tensorboard"))
-def test_tensorboard_serves_the_studies(command: str, here: Path) -> None:
-    program = str(Path(sys.executable).parent / "tensorboard")
-    words = [program, *shlex.split(command)[1:], "--port", "0", "--host", "127.0.0.1"]
-    with subprocess.Popen(words, cwd=here, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stderr is not None
-            address = next(found[1] for line in server.stderr if (found := re.search(r"at (http://\S+)", line)))
-            assert comes(lambda: "nanogpt/t" in get(f"{address}data/runs") and "ledger" in get(f"{address}data/runs"))
-        finally:
-            server.kill()
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return str(answer.read().decode())

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from model.training.evaluation import Score
 from tests.analysis.conftest import Written
 from tests.forked import FORKING
+from tests.readme import of
 from tests.searches import comes
 from tests.tune.display.browser import Page, browser
 from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, killed, read, trial_runs, watched
@@ -320,14 +322,16 @@ def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: P
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return finished(tmp_path_factory.mktemp("runs"), cap=300).journal.folder
+    (study := tmp_path_factory.mktemp("user") / "runs" / "study").mkdir(parents=True)
+    return finished(study, cap=300).journal.folder
 
 
-@pytest.fixture(scope="module")
-def address(folder: Path) -> Iterator[str]:
-    """Of a TensorBoard that has read all runs."""
-    words = [Path(sys.executable).parent / "tensorboard", "--logdir", folder / "tensorboard", "--port", "0"]
-    with subprocess.Popen([*map(str, words), "--host", "127.0.0.1"], stderr=subprocess.PIPE, text=True) as server:
+@pytest.fixture(scope="module", params=of("tensorboard"))
+def address(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    """Of a TensorBoard that a user begins as the documents say, and that has read all runs."""
+    program, *flags = shlex.split(request.param)
+    words = [str(Path(sys.executable).parent / program), *flags, "--port", "0", "--host", "127.0.0.1"]
+    with subprocess.Popen(words, cwd=folder.parents[1], stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
             address = next(found[1] for line in server.stderr if (found := re.search(r"at (http://\S+)", line)))
@@ -340,6 +344,11 @@ def address(folder: Path) -> Iterator[str]:
 def runs(address: str) -> list[str]:
     with urllib.request.urlopen(f"{address}data/runs", timeout=60) as answer:
         return list(json.loads(answer.read()))
+
+
+def test_it_serves_the_studies(address: str, folder: Path) -> None:
+    trials = {f"study/tensorboard/{family}/{run.name}" for _, family, run in trial_runs(folder)}
+    assert trials | {"study/tensorboard/ledger"} <= {*runs(address)}
 
 
 @pytest.fixture(scope="module")
@@ -363,4 +372,4 @@ def test_hparams_show_every_trial_in_the_columns_of_the_space(page: Page, addres
     page.open(f"{address}#hparams")
     page.wait_for(in_order(["family", *DIMENSIONS, *METRICS.values()]))
     for _, family, run in trial_runs(folder):
-        page.wait_for(f"words().includes({json.dumps(f'{family}/{run.name}')})")
+        page.wait_for(f"words().includes({json.dumps(f'study/tensorboard/{family}/{run.name}')})")
