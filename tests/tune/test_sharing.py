@@ -14,15 +14,13 @@ import pytest
 from analysis.spending import spending
 from analysis.study import open_study
 from tests.tune.display.conftest import Sampled
-from tests.tune.search.world import SHARES, World
+from tests.tune.search.world import World
 from tune import cli
 from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices
-from tune.display.panel import read_study_view
 from tune.flags import AUTO
 from tune.recipe import NOMINAL
 from tune.search_context import make_search_context
 from tune.settings import Settings
-from tune.store.journal import connect
 
 GPUS = Devices(kind="cuda", count=2, model="GPU", precisions=("fp32",), cores=16, memory_bytes=80_000_000_000)
 CAP = 600.0
@@ -60,19 +58,6 @@ def test_each_is_charged_its_part_of_the_time_once_and_decided_is_what_as_many_w
     for lease in leases:
         assert lease["charged"] == pytest.approx((lease["closed"] - lease["opened"]) / each)
         assert lease["charged"] <= lease["reserved"] + 1e-6
-
-
-def test_the_live_view_knows_the_account(tmp_path: Path) -> None:
-    shared, each = world(tmp_path, 7), 7
-    for reports in (0, 5, 40):
-        shared.run(reports)
-        ledger = shared.accounting.ledger
-        view = read_study_view(connect(tmp_path), SHARES, cap=CAP, now=shared.now)
-        assert view.spent == pytest.approx(ledger.spent, abs=0.01)
-        assert view.reserved == pytest.approx(ledger.reserved, abs=1)
-        assert not view.slots or view.seconds_to_end == pytest.approx(
-            (CAP - ledger.spent) / view.slots * each, rel=1e-3
-        )
 
 
 @pytest.mark.parametrize("after", [2, 5])

@@ -47,8 +47,12 @@ def view_of(world: World, wall: float = math.inf) -> View:
     return read_study_view(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, wall=wall)
 
 
-def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others_ended(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
+@pytest.mark.parametrize("each", [1, 7])
+def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others_ended(
+    tmp_path: Path, each: int
+) -> None:
+    """Also where trials share a GPU."""
+    world = World(tmp_path, cap=CAP, slots=2, trials_each=each, suggestions=Sampled)
     world.diverging = {2: 1.0}
     for reports in (0, 9, 10_000):
         world.run(reports)
@@ -66,7 +70,7 @@ def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others
             lease = world.engine.running[who.trial].assignment
             assert who.left == pytest.approx(lease.opened + lease.seconds - world.now)
         if reports == 9:
-            assert view.seconds_to_end == pytest.approx((CAP - ledger.spent) / 2, abs=0.1)
+            assert view.seconds_to_end == pytest.approx((CAP - ledger.spent) / 2 * each, abs=0.1)
             assert view_of(world, wall=7.0).seconds_to_end == 7.0
     assert view.seconds_to_end is None
     for family in families:
