@@ -181,30 +181,23 @@ def test_a_family_goes_on_of_which_a_trial_reached_a_rung_or_whose_errors_are_no
     assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'finished'") == 1
 
 
-def test_a_trial_that_raises_is_not_tried_again_and_one_whose_process_dies_is(tmp_path: Path) -> None:
+def test_a_trial_that_raises_is_not_tried_again_and_one_whose_process_dies_is_and_pays_for_what_was_lost(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
     world.raising = lambda assignment: RAISED.format(1) if assignment.trial == "t002" else None
     world.dying = {"t003": 1}
     world.run()
-    begun = [assignment.trial for assignment in world.assignments]
-    assert begun.count("t002") == 1 and begun.count("t003") >= 2
+    begun = [(assignment.trial, assignment.rung) for assignment in world.assignments]
+    assert [trial for trial, _ in begun].count("t002") == 1 and begun.count(("t003", 0)) == 2
+    assert world.total("SELECT SUM(seconds) FROM charges WHERE what = 'lost' AND trial = 't003'") > 0
+    assert world.total("SELECT COUNT(*) FROM reports WHERE trial = 't003'") > 0
     states = dict(world.journal.rows("SELECT trial, state FROM trials"))
     assert states["t002"] == "failed" != states["t003"]
     (said,) = world.journal.rows("SELECT action, reason FROM decisions WHERE trial = 't002' AND action != 'start'")
     assert tuple(said) == ("stop", RAISED.format(1))
     held = world.total("SELECT SUM(closed - opened) FROM slots")
     assert held == pytest.approx(world.total("SELECT SUM(seconds) FROM charges"))
-
-
-def test_an_error_beside_a_machine_that_is_lost_fails_no_trial(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=600, slots=2)
-    there = 2
-    world.engine.slots.there = lambda: there
-    first, second = world.engine.next_assignment(), world.engine.next_assignment()
-    assert first is not None and second is not None
-    there = 1
-    world.engine.on_error(second.trial, "error: it raised ObjectLostError")
-    assert [row["state"] for row in world.journal.rows("SELECT state FROM trials ORDER BY trial")][1] == "paused"
 
 
 OURS = "trainable.py"

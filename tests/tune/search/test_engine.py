@@ -94,16 +94,6 @@ def test_a_quarter_that_diverges_costs_next_to_nothing_afterwards(tmp_path: Path
     assert len(finals) == 2 and not {row["trial"] for row in finals} & set(world.diverged_at)
 
 
-def test_a_trial_whose_process_died_goes_on_and_pays_for_what_was_lost(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=1200, slots=2)
-    world.dying = {"t001": 1}
-    world.run()
-    first, second, *_ = [a for a in world.assignments if a.trial == "t001"]
-    assert (first.rung, second.rung) == (0, 0)
-    assert world.total("SELECT SUM(seconds) FROM charges WHERE what = 'lost' AND trial = 't001'") > 0
-    assert world.total("SELECT COUNT(*) FROM reports WHERE trial = 't001'") > 0
-
-
 @pytest.mark.parametrize("signs", [True, False])
 def test_a_trial_whose_process_dies_twice_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signs: bool
@@ -206,16 +196,17 @@ def test_killed_while_it_is_being_stopped_a_search_has_all_its_slots_again(tmp_p
     assert World(tmp_path, cap=600, slots=2).engine.slots.count_kept == 2
 
 
-def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heard_of", ["on_death", "on_error"])
+def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path, heard_of: str) -> None:
     world = World(tmp_path, cap=600, slots=2)
     engine, there = world.engine, 2
     engine.slots.there = lambda: there
     first, second = world.taken(), world.taken()
     there = 1
-    engine.on_death(second.trial, "error")
+    getattr(engine, heard_of)(second.trial, "error: it raised ObjectLostError")
     assert engine.next_assignment() is None and not engine.is_done
     there = 0
-    engine.on_death(first.trial, "error")
+    getattr(engine, heard_of)(first.trial, "error: it raised ObjectLostError")
     assert engine.next_assignment() is None and engine.is_done
     there = 2
     assert {again.trial for _ in range(2) if (again := engine.next_assignment())} == {first.trial, second.trial}
