@@ -41,7 +41,7 @@ DEATHS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """What a rank needs for a task, and until when. ends: by the monotonic clock; folder: of the trial, for
+    """What a rank needs for a task, and until when. ends_at: by the monotonic clock; folder: of the trial, for
     checkpoints."""
 
     config: Config

@@ -37,8 +37,8 @@ class Point:
     """One measurement. asked: what the work is told, JSON-able; config: values that replace those of the study's
     configuration.
 
-    seconds: what it is worth, on each device: what it gets where the cap suffices; least: what it needs there at least.
-    turn: of a list, those of a lower turn are paid for before those of a higher one.
+    seconds: what it is worth, on each device: what it gets where the cap suffices; least_seconds: what it needs at
+    least; turn: of a list, those of a lower turn are paid for before those of a higher one.
     """
 
     devices: int
@@ -74,8 +74,8 @@ class Experiment:
 
     points: what is to be measured on these devices, the most important first; work: how a point is measured, alike on
     all of its devices; None: the points are a list (lists.py), each a configuration that is trained whole for its
-    `steps`, on what `text` makes of the study's data; told: what the work is told of the rows so far, beside what is
-    asked; further: points that follow from the rows of the first ones, for which the cap may not suffice.
+    `steps`, on what `text` makes of the study's data; settings_for: what the work is told of the rows so far, beside
+    what is asked; further: points that follow from the rows of the first ones, for which the cap may not suffice.
 
     line: the result of a row in short; tables: the tables of all rows so far, of a list only of trials that were
     trained to their ends, with `diverging` also of those that diverged, whose valid_loss is None; files: texts to write

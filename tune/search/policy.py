@@ -99,8 +99,8 @@ Move = Start | Promote | Finish | Confirm | Train | HandBack | Wait
 class Policy(Protocol):
     """The rule by which a family's device-seconds go to its trials: successive halving, or in the replay a baseline's.
 
-    It follows from its events, and deciding changes nothing. Seconds are those of a slot. more: whether there are
-    configurations left to start; trials: where each stands.
+    It follows from its events, and deciding changes nothing. Seconds are those of a slot. has_more: whether
+    configurations are left to start; trials: where each stands.
     """
 
     has_more: bool
