@@ -247,6 +247,8 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     if not named:
         rule = f"is of {' and '.join(shares)}, not of {' or '.join(families)}"
         raise invalid("of", f"'{study}' {rule}: leave --families out, or name another study")
+    if not found and "experiment" in facts:
+        raise invalid("of", f"'{study}' is of the experiment {facts['experiment']}: name a study of a search")
     if not found:
         rule = f"has no winner of {' or '.join(named)}, as no trial reached a rung"
         raise invalid("of", f"'{study}' {rule}: go on with it, or name another study")

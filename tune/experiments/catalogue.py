@@ -25,7 +25,7 @@ from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.tables import final_tables, show
 from tune.experiments.transfer import TRANSFER
-from tune.flags import invalid, parse_families, parse_path
+from tune.flags import invalid, parse_families, parse_path, under_flag
 from tune.load import load_families
 from tune.store.journal import FACTS_QUERY, connect, facts_in
 from tune.store.queries import ENDED_TRIALS_QUERY, EXPERIMENT_ROWS_QUERY, last_rows
@@ -91,7 +91,9 @@ def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
     if "load" in typed:
         load_families(parse_path(typed["load"]))
     families = parse_families(typed["families"]) if "families" in typed else {}
-    winner = winner_of(parse_path(typed["of"]), tuple(families))
+    with under_flag("of"):
+        study = parse_path(typed["of"])
+    winner = winner_of(study, tuple(families))
     return winner | typed | {"families": winner["families"]}
 
 

@@ -20,6 +20,7 @@ from tune.flags import (
     parse_families,
     parse_path,
     parse_share,
+    under_flag,
 )
 from tune.recipe import SETTABLE, parse_set, set_text
 from tune.search_flags import CORPUS, HUB_TEXT
@@ -114,7 +115,9 @@ class ExperimentSettings(TableFlags, Settings):
             for each in (each for each in typed if each not in ("tables", *FORMS)):
                 flag = f"{each.upper()}:" if each == "name" else f"{flag_name(each)}:"
                 raise UserError(f"{flag} {typed[each]!r} is not for --tables, which measures nothing: leave it out")
-            return cls(budget=1.0, families={"nanogpt": 1.0}, tables=parse_path(typed["tables"]), **forms)
+            with under_flag("tables"):
+                tables = parse_path(typed["tables"])
+            return cls(budget=1.0, families={"nanogpt": 1.0}, tables=tables, **forms)
         name = typed.get("name", "")
         if {"plan", "resume"} <= typed.keys():
             raise invalid("plan", "is of an experiment that is to begin: leave --plan or --resume out")

@@ -134,8 +134,10 @@ class PointRunner:
             share = affordable_share(left[:count], self.accounting.ledger.left)
             first, *others = groups(left[:count])
             left = left[self._measured(first, share, price([point for group in others for point in group], share)) :]
+        known = {row["key"] for row in self.rows()}
         for point in left:
-            self._keep(point, {"skipped": TOO_LATE})
+            if point.key not in known:  # else the row that it has says more
+                self._keep(point, {"skipped": TOO_LATE})
 
     def conclude(self) -> None:
         """Show the tables of all rows, on the screen and on TensorBoard."""
@@ -159,8 +161,8 @@ class PointRunner:
                     while done < len(group):
                         others = sum(point.seconds_at(share) for point in group[done + 1 :])
                         worth, retried = group[done].seconds_at(share), group[done].key in again
-                        seconds = allotted(worth, hold.seconds_left - END_SECONDS, others, retried=retried)
-                        after = later + devices * others
+                        seconds, after = hold.seconds_left - END_SECONDS, later + devices * others
+                        seconds = allotted(worth, seconds, others, last=after == 0, retried=retried)
                         workers.watch = partial(self._watch, group[done], self.accounting.clock(), seconds, after)
                         self._ask(workers, group[done], seconds)
                         done += 1
@@ -171,8 +173,10 @@ class PointRunner:
         return done
 
     def _keys_with_rows(self, points: Sequence[Point]) -> set[str]:
-        """Return the keys of the points that have a row, and so were skipped before: not for want of money alone."""
-        return {row["key"] for row in self._rows(points) if row.get("skipped") != TOO_LATE}
+        """Return the keys of the points that were skipped before, and not for want of money alone."""
+        stored = self.accounting.journal.rows(EXPERIMENT_ROWS_QUERY, self.experiment.name)
+        rows = [json.loads(value) for (value,) in stored]
+        return {row["key"] for row in rows if row.get("skipped") != TOO_LATE} & {point.key for point in points}
 
     def _watch(self, point: Point, began: float, seconds: float, later: float) -> None:
         """Show what is under way; called every second."""
@@ -224,11 +228,11 @@ class PointRunner:
         self.trials.measured(point, row)
 
 
-def allotted(worth: float, left: float, others: float, *, retried: bool = False) -> float:
+def allotted(worth: float, left: float, others: float, *, last: bool = False, retried: bool = False) -> float:
     """Return the seconds that a point gets of those left to its group: what it is worth and what points before it left
     over, up to MOST_TIMES its worth; one that is retried, as it had too little, all but what the points after it are
-    worth. others: that."""
-    spare = left - others - (LATE_SECONDS if others or not retried else 0.0)
+    worth. others: that; last: whether none comes after it, in another group either."""
+    spare = left - others - (LATE_SECONDS if others or not (last or retried) else 0.0)
     spare = spare if retried else min(MOST_TIMES * worth, spare)
     return min(max(worth, spare), left)
 

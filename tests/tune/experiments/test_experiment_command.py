@@ -244,13 +244,16 @@ def test_what_has_no_tables_is_one_line(tmp_path, capsys):
 def test_what_has_no_winner_is_one_line(tmp_path, capsys):
     settings = Settings(budget=600, families="nanogpt")
     World(tmp_path, cap=600, slots=2).journal.write_facts(settings=settings.stored(), families={"nanogpt": 1.0})
-    for name in ("made", "loop", "empty"):
+    for name in ("made", "loop", "empty", "paper"):
         (tmp_path / name).mkdir()
     for family in ("made", "loop"):
         world = World(tmp_path / family, cap=600, slots=2, shares={family: 1.0})
         world.journal.write_facts(settings={"budget": "10m"}, families={family: 1.0})
         world.run()
+    with World(tmp_path / "paper", cap=600, slots=2).journal as journal:
+        journal.write_facts(settings={"budget": "10m"}, families={"nanogpt": 1.0}, experiment="estimates")
     for folder, named, said in (
+        (tmp_path / "paper", [], "is of the experiment estimates: name a study of a search"),
         (tmp_path, [], "has no winner of nanogpt, as no trial reached a rung: go on with it"),
         (tmp_path, ["--families", "translation"], "is of nanogpt, not of translation: leave --families out"),
         (tmp_path / "made", [], "has a winner of 'made', which is not known here: add --load FILE"),

@@ -138,6 +138,7 @@ def test_a_point_may_take_what_those_before_it_left_and_nothing_of_those_after_i
     again = allotted(worth, left, others, retried=True)
     assert again == max(seconds, left - others - LATE_SECONDS), "one that had too little gets all but the others' part"
     assert allotted(worth, left, 0.0, retried=True) == left, "and all where none comes after it"
+    assert allotted(worth, left, 0.0, last=True) == min(left, MOST_TIMES * worth), "for whom nothing need be kept"
 
 
 def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +161,13 @@ def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, m
             made.append(task.seconds)
             return {"skipped": "the time for it was too short: give a larger --budget with --resume"}
 
+    def bench_of(journal: Journal, cap: float) -> PointRunner:
+        ledger = Ledger(cap=cap, clock=lambda: 0.0)
+        return PointRunner(
+            experiment=SCALING, context=context, accounting=Accounting(journal, ledger, lambda: 0.0),
+            trials=Trials(journal, config, lambda: 0.0), folder=tmp_path, write=lambda line: None,
+        )  # fmt: skip
+
     monkeypatch.setattr(runner, "WorkerGroup", Group)
     monkeypatch.setattr(runner, "start_mailbox", lambda: (None, None))
     monkeypatch.setattr(runner.ray, "put", lambda data: data)
@@ -167,13 +175,10 @@ def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, m
     config: Any = Config(family="nanogpt")
     with closing(Journal(tmp_path, new=True)) as journal:
         context: Any = SimpleNamespace(settings=None, devices=devices, config=config, data=None, points=[asked])
-        ledger = Ledger(cap=1000.0, clock=lambda: 0.0)
-        bench = PointRunner(
-            experiment=SCALING, context=context, accounting=Accounting(journal, ledger, lambda: 0.0),
-            trials=Trials(journal, config, lambda: 0.0), folder=tmp_path, write=lambda line: None,
-        )  # fmt: skip
-        bench.measure()
-        bench.measure()
+        for cap in (1000.0, 1.0, 1000.0):  # the second pays for nothing, and says no more than the first
+            bench_of(journal, cap).measure()
+            (row,) = bench_of(journal, cap).rows()
+            assert row["skipped"].startswith("the time for it was too short")
     assert made[0] <= MOST_TIMES * asked.seconds < 900 < made[1] <= 1000
 
 
