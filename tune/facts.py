@@ -69,12 +69,14 @@ def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
 @contextmanager
 def record_overhead(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
     """Note in the journal how many of the driver's seconds the search that runs inside, its journal and TensorBoard
-    took."""
+    took, in all runs of the study."""
     watches = {"search": Stopwatch(), "journal": journal.watch, "tensorboard": tensorboard.watch}
     before = {name: watch.seconds for name, watch in watches.items()}
     with watches["search"]:
         yield
-    journal.write_facts(overhead={name: watch.seconds - before[name] for name, watch in watches.items()})
+    so_far: Any = journal.facts().get("overhead", {})
+    took = {name: watch.seconds - before[name] + so_far.get(name, 0.0) for name, watch in watches.items()}
+    journal.write_facts(overhead=took)
 
 
 def git_commit() -> str | None:

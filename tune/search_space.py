@@ -303,8 +303,8 @@ def label(config: Mapping[str, Value]) -> str:
 
 
 def _long(name: str, value: Value) -> str:
-    """Return a dimension's long name, with `=` where a word follows."""
-    return f"{name}=" if isinstance(value, str | bool) else name
+    """Return a dimension's long name, with `=` where a word follows, or a number a number."""
+    return f"{name}=" if isinstance(value, str | bool) or name[-1].isdigit() else name
 
 
 def _short(value: Value) -> str:

@@ -279,7 +279,9 @@ class Settings(SearchFlags):
             if "resume" in typed:
                 raise invalid("config", "is of a new study: one that goes on has its own settings; leave it out")
             given = dict(typed)
-            typed = cls.read_config(parse_path(given.pop("config")), given) | given
+            with under_flag("config"):
+                path = parse_path(given.pop("config"))
+            typed = cls.read_config(path, given) | given
         if "resume" in typed:
             changes = {name: text for name, text in typed.items() if name != "resume"}
             settings = cls.of_study(typed["resume"], experiment=experiment, **changes)

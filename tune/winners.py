@@ -89,8 +89,8 @@ def no_winner_reason(journal: Journal, family: str) -> str:
     phrases, where = phrases | {"again": "could go on after an error", "error": "failed"}, "log.txt"
     for kind in ("again", "error"):
         errors = [(row["reason"].partition(": ")[2], row["trial"]) for row in rows if _kind(row) == kind]
-        for error, _ in Counter(error for error, _ in errors).most_common(1):
-            phrases[kind] += f" ({error})"
+        for error, count in Counter(error for error, _ in errors).most_common(1):
+            phrases[kind] += f" ({f'{count} of them: ' if count < len(errors) else ''}{error})"
             where = output_of(dict(reversed(errors))[error]) if family == LOOP else where
     (first, most), *rest = kinds.most_common()
     text = ", ".join([f"{most} of {len(rows)} {phrases[first]}", *(f"{count} {phrases[kind]}" for kind, count in rest)])

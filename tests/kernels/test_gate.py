@@ -177,6 +177,7 @@ def test_a_failing_kernel_makes_the_exit_code(function, code, capsys):
     assert report(settings, [[row_of(with_one(ADD, function))]]) == code
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["kernel"], row["implementation"], row["size"]) == ("vector_add", "it", 100)
+    assert report(settings, [[]]) == 1, "nothing was measured"
 
 
 def test_relative_errors_and_those_near_zero_against_what_was_cancelled():

@@ -148,6 +148,7 @@ WRONG = {
     f"{LOOP} --range width=64,96.5": "--range: 'width' has 96.5: it takes whole numbers",
     f"{LOOP} --range rate=0..1": "--range: 'rate' goes from 0.0 by its logarithm: write a low above zero",
     f"{LOOP} --fix width=128": "--fix: 'width=128' is of the families .*: with --train write --range width=128$",
+    "--config=": "--config: '' is no path: name a file or folder",
     "--config ../trains.yaml": "--config: '.*trains.yaml' has train: '../a loop.py', .*: add --train '../a loop.py'$",
     "--config ../loads.yaml": "--config: '.*loads.yaml' has load: '../mine.py', .*: add --load ../mine.py$",
     f"{LOOP} --at-most parameters=5M": "--at-most: is of the families that come with the project",

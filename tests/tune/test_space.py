@@ -82,6 +82,7 @@ def test_a_label_is_short_and_readable():
     assert (
         label({"d_model": 64, "optimizer": "sgd", "parts": 4, "again": True}) == "d64 optimizer=sgd parts4 again=True"
     )
+    assert label({"l2": 0.0}) != label({"l": 20}), "where a name ends in a digit"
 
 
 def test_a_fix_is_read_in_the_type_of_its_dimension():

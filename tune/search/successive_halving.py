@@ -286,7 +286,7 @@ class SuccessiveHalving(Policy):
             return last
         rung, climb = self.trials[trial].rung + 1, CLIMB * seconds if math.isinf(self.ladder.life) else 0.0
         if rung <= self.ladder.top and self._price(trial, rung) <= max(room, climb):
-            return Promote(trial, rung, "leads those that wait, and its rung's share is used")
+            return Promote(trial, rung, "leads those that wait")
         if self._finisher is None:
             return last
         if not self._pays_beside(self._finisher, trial, last.seconds):
