@@ -8,7 +8,16 @@ from typing import Any
 
 from tune.devices import find_devices
 from tune.experiments.ablation import ABLATION, OVERFITTING
-from tune.experiments.base import Experiment, affordable_share, groups, make_experiment_context, price, winner_of
+from tune.experiments.base import (
+    END_SECONDS,
+    START_SECONDS,
+    Experiment,
+    affordable_share,
+    groups,
+    make_experiment_context,
+    price,
+    winner_of,
+)
 from tune.experiments.batch_size import BATCH_SIZE
 from tune.experiments.curves import CURVES
 from tune.experiments.data_parallel import DATA_PARALLEL
@@ -58,6 +67,7 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
     for group in groups(context.points):
         for point in group:
             yield f"{point.devices} x {point.text}: {point.seconds_at(share):.0f} s"
+        yield f"{group[0].devices} x start and end of the processes: {START_SECONDS + END_SECONDS:.0f} s"
     yield from price_lines()
     yield f"about {whole_text(price(context.points, share))} of {duration_text(settings.budget)}"
 

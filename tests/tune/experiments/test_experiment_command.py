@@ -98,6 +98,9 @@ def test_the_plan_shares_out_the_budget_and_writes_nothing(texts, empty_folder, 
     assert set(asked) - {"--plan"} < set(given.split()), "printed first, while all else is still to be prepared"
     assert first.startswith("scaling on 2 x") and last == "about 20m of 20m"
     assert len([line for line in planned if line.startswith("2 x measure steps")]) == 6
+    priced = [re.fullmatch(r"(\d) x .*: (\d+) s", line) for line in planned]
+    seconds = [int(line[1]) * int(line[2]) for line in priced if line]
+    assert sum(seconds) == pytest.approx(1200, abs=len(seconds)), "the lines add up to the total"
     assert list(empty_folder.iterdir()) == []
 
 
