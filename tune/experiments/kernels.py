@@ -205,7 +205,8 @@ class Study:
         self._note_peaks(math.fsum(expected(self.settings, name) for name in names))
         for place, name in enumerate(names):
             on_gpu = takes_gpu(self.settings, name)
-            lease = self._lease(expected(self.settings, name), on_gpu=on_gpu)
+            later = math.fsum(expected(self.settings, other) + 2 * ENDING_SECONDS for other in names[place + 1 :])
+            lease = self._lease(expected(self.settings, name), later=later, on_gpu=on_gpu)
             if lease is None:
                 self._say_not_run(names[place:])
                 return
@@ -214,14 +215,11 @@ class Study:
                 with self._charged(name, lease, on_gpu=on_gpu) as found:
                     found += rows_of(self.cluster, self.settings, name, lease, file)
             except OverdueError:
-                lines = (
-                    file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
-                )  # the last may be torn
-                found = [json.loads(line) for line in lines]
+                text = file.read_text(encoding="utf-8") if file.exists() else ""
+                found = [json.loads(line) for line in text.split("\n")[:-1]]  # the last may be torn
                 self._insert(found)
-                self._say(
-                    "end", f"{name}: not done after the {lease:.0f} s of its lease; rows that it had: {len(found)}"
-                )
+                had = f"rows that it had: {len(found)}"
+                self._say("end", f"{name}: not done after the {lease:.0f} s of its lease; {had}")
             finally:
                 file.unlink(missing_ok=True)
             self._draw(found)
@@ -243,14 +241,14 @@ class Study:
         else:
             self.accounting.journal.write_facts(peaks={device: asdict(peaks) for device, peaks in found.items()})
 
-    def _lease(self, price: float, *, on_gpu: bool, beside: float = 0.0) -> float | None:
-        """Return the seconds that a task of that price may take; None: the budget does not pay for it and for
-        `beside`."""
+    def _lease(self, price: float, *, on_gpu: bool, beside: float = 0.0, later: float = 0.0) -> float | None:
+        """Return the seconds that a task of that price may take, which leaves what is expected of `later` tasks; None:
+        the budget does not pay for it and for `beside`."""
         devices = devices_of(self.cluster, on_gpu=on_gpu)
         if not devices:
             return TRIES * price
         most = self.accounting.ledger.affordable(None, devices) - 2 * ENDING_SECONDS - beside
-        return min(TRIES * price, most) if price <= most else None
+        return max(price, min(TRIES * price, most - later)) if price <= most else None
 
     @contextmanager
     def _charged(self, what: str, lease: float, *, on_gpu: bool) -> Iterator[list[Row]]:

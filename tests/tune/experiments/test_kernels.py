@@ -137,6 +137,15 @@ def test_the_cap_holds_and_what_was_not_run_is_said(
     assert not_run or budget > 60.0 or takes < 1.0
 
 
+def test_a_task_that_takes_longer_leaves_the_others_what_they_are_expected_to_take(
+    begin: Callable[..., Study], measured: Any
+) -> None:
+    up = Virtual(rows=measured, takes=1e9)
+    price = sum(expected(Settings(kernels=NAMES, sizes=(100,)), name) for name in NAMES)
+    list(begin(up, THREADS * 1.1 * (price + 3 * 2 * ENDING_SECONDS)).rows())
+    assert up.ran == [*NAMES]
+
+
 def test_a_reservation_is_written_before_the_task_runs(begin: Callable[..., Study], measured: Any) -> None:
     up = Virtual(rows=measured)
     made = begin(up, 1000.0)
