@@ -29,7 +29,7 @@ from model.data.batches import (
 )
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
-from model.data.resident import Inputs, made_once
+from model.data.resident import Inputs
 from model.nn.loss import sums, training_loss
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, NUMBERS, parse_set
@@ -88,7 +88,7 @@ class Family:
         counted = sum(batch.tokens for batch in self._some_batches(config, data, split, tokens))
         if isinstance(data, OwnData):  # which spells nothing
             return Span(counted, 0, 0)
-        every = made_once(span, _text(data), split, None, COUNTED_AT_ONCE)
+        every = _span_once(_text(data), split, None, COUNTED_AT_ONCE)
         share = counted / every.tokens
         return Span(counted, round(share * every.characters), round(share * every.words))
 
@@ -133,9 +133,11 @@ class Family:
 
     def _some_batches(self, config: Config, data: Data, split: str, tokens: int | None) -> list[Batch]:
         """Return all batches of a split, or as many, spread over it, as have about so many tokens."""
-        if not (every := self.batches(config, data, split)):
-            raise UserError(f"families: {config.family!r} makes no batch of the split {split!r}: give it more data")
-        count = len(every) if tokens is None else round(tokens / sum(batch.tokens for batch in every) * len(every))
+        every = self.batches(config, data, split)
+        if not (total := sum(batch.tokens for batch in every)):
+            rule = f"makes no batch with a target of the split {split!r}: give it more data"
+            raise UserError(f"families: {config.family!r} {rule}")
+        count = len(every) if tokens is None else round(tokens / total * len(every))
         return [every[place] for place in spread(max(1, count), len(every))]
 
 
@@ -150,6 +152,17 @@ class _Listed:
 
     def batch(self, place: np.ndarray, _: Tensor) -> Batch:
         return self._batches[int(place)].to(self._device)
+
+
+_SPANS: dict[tuple[object, ...], Span] = {}
+"""What `span` returned in this process. No text is kept for it."""
+
+
+def _span_once(data: TextData | PairData, split: str, tokens: int | None, context: int) -> Span:
+    key = data.name, data.sha256, data.vocabulary, data.training_tokens, split, tokens, context
+    if key not in _SPANS:
+        _SPANS[key] = span(data, split, tokens, context)
+    return _SPANS[key]
 
 
 def _text(data: Data) -> TextData | PairData:
@@ -181,7 +194,7 @@ class Transformers(Family):
         return evaluation_batches(_text(data), split, tokens=tokens, context=context, window=window, device=device)
 
     def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
-        return made_once(span, _text(data), split, tokens, config.evaluation_window or config.context)
+        return _span_once(_text(data), split, tokens, config.evaluation_window or config.context)
 
     def items(self, config: Config, data: Data) -> Dataset[Batch]:
         return Samples(self.training_batches(config, data, torch.device("cpu")))

@@ -187,7 +187,9 @@ def translate(settings: TranslateSettings) -> int:
     except Exception as error:
         if not ran_out(error):
             raise
-        raise UserError(f"--beam: {settings.beam} takes more memory than there is; write fewer") from None
+        raise UserError(
+            f"--beam: {settings.beam} takes more memory than there is; write fewer, or shorter sentences"
+        ) from None
     return 0
 
 

@@ -32,7 +32,7 @@ from tune.search.engine import Engine
 from tune.search.successive_halving import BEFORE_DEADLINE, NO_LONGER, NO_TRIAL, PAST_BEST, TOO_LITTLE
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold
-from tune.store.journal import ENDED_BY_CAP, ENERGY, Journal, as_mapping
+from tune.store.journal import ENDED_BY_CAP, ENERGY, TOLD_FROM, Journal, as_mapping
 from tune.store.queries import measured_text, ranking
 from tune.units import duration_text, energy_text, money_text
 
@@ -125,9 +125,8 @@ def _more_time(facts: Mapping[str, Any]) -> str:
     return {ENDED_BY_CAP: "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(str(reason), "")
 
 
-TOLD_FROM, MUCH = 0.01, 0.1
-"""Shares of the cap left over above which a line says why: less is what no segment could use; and above which it does
-for any reason."""
+MUCH = 0.1
+"""Share of the cap left over above which a line says why, for any reason."""
 NEAR = 0.9
 """Share of a deadline: a search that ended earlier was ended by something else."""
 

@@ -20,9 +20,8 @@ OUTSIDE = -1
 ROUND = 8
 LAID_AT_ONCE = 4_096
 """Rows that are laid out at a time, so that this takes little memory beside them."""
-KEPT = 24
-"""Results that `made_once` keeps: for two families the texts and rows on GPUs, and the packed rows of evaluations and
-what they spell."""
+KEPT = 16
+"""Results that `made_once` keeps: for two families the texts and rows on GPUs, and the packed rows of evaluations."""
 
 Inputs = tuple[Tensor, ...]
 

@@ -98,7 +98,8 @@ def test_the_table_says_what_the_order_rewards_and_three_answers(six: Written, p
     [
         ({"reason": "cap"}, None), ({"reason": "SIGINT"}, "six was cut short (SIGINT) before it was done"),
         ({"reason": "deadline"}, "six ended at its deadline"), (None, "six has not ended: it was killed"),
-        ({"reason": "cap", "near_deadline": True}, "six ended at its deadline"),
+        ({"reason": "cap", "near_deadline": True, "cap": 1000.0, "spent": 500.0}, "six ended at its deadline"),
+        ({"reason": "cap", "near_deadline": True, "cap": 1000.0, "spent": 999.0}, None),
     ],
 )  # fmt: skip
 def test_of_a_study_that_was_cut_short_the_table_says_so(
@@ -132,8 +133,8 @@ FORMS = {"--markdown": r"\|( --- \|)+", "--latex": r"\\begin\{tabular\}", "--csv
 def test_every_table_is_there_in_every_form(
     six: Written, searched: Written, printed: Printed, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     """What takes a second to draw or to judge, in one."""
+    monkeypatch.chdir(tmp_path)
     dear: dict[str, tuple[type[Flags], list[Path | str]]] = {
         "--latex": (RankSettings, [searched.folder, "--stability", "0.5"]),
         "--csv": (PlotSettings, ["compare", six.folder, searched.folder]),

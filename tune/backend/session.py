@@ -144,11 +144,11 @@ def preloading(ready: Path, workers: int) -> Iterator[None]:
         yield
         return
     ready.mkdir()
-    told = {"RAY_preload_python_modules": "tune.backend.preloaded", READY: str(ready)}
+    variables = {"RAY_preload_python_modules": "tune.backend.preloaded", READY: str(ready)}
     if str(ROOT) not in site.getsitepackages():  # else it is found anyway, and would hide the standard library
-        told["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
+        variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

@@ -125,9 +125,11 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
     yield from context.notes
     listed, share = context.listed.listed, context.devices.share
-    slots = context.devices.slots * FIRST_START_UP_SECONDS
+    slots, paid = context.devices.slots * FIRST_START_UP_SECONDS, set[int]()
     prices = {place: each.seconds + FIRST_OVERHEAD_SECONDS for place, each in enumerate(listed)}
-    paid = paid_places(listed, prices, settings.budget / share - slots)
+    for count in range(context.devices.slots, 0, -1):  # no more slots are opened than have an entry
+        if len(paid) <= count:
+            paid = paid_places(listed, prices, settings.budget / share - count * FIRST_START_UP_SECONDS)
     for place, each in enumerate(listed):
         left_out = "" if place in paid else ", left out"
         yield f"{label(each.config)}, {each.steps:,} steps: {each.seconds:.0f} s{left_out}"

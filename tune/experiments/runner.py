@@ -201,11 +201,11 @@ class PointRunner:
         actor, mailbox = start_mailbox()
         assert self.experiment.work is not None
         folder = self.folder / "checkpoints"
-        orders = RankSetup(
+        setup = RankSetup(
             work=self.experiment.work, mailbox=mailbox, config=self.context.config, data=self._shared_data,
             folder=folder, families=pickle_families_by_value(), ends=hold.moment,
         )  # fmt: skip
-        group = WorkerGroup(devices, orders, actor, self.context.devices.gpus, hold)
+        group = WorkerGroup(devices, setup, actor, self.context.devices.gpus, hold)
         try:
             yield group
             group.shut_down()

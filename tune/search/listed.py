@@ -43,7 +43,7 @@ def paid_places(listed: Sequence[ListEntry], prices: Mapping[int, float], second
 
 class ListPolicy(SuccessiveHalving):
     """Policy that gives each free slot the first entry of a list that is not begun, or waits half-way. Where what is
-    left does not pay for all of these, the dearest are left out.
+    left does not pay for all of these, the dearest of the last turn are left out.
 
     Guesses of seconds are corrected by what the entry with the nearest guess took. The object is also the family's
     source of suggestions, as it knows which trial has which entry. segment: as in CostModel; trials, price_to: as in
@@ -77,7 +77,10 @@ class ListPolicy(SuccessiveHalving):
         waiting, room = self._open(), min(left.seconds, left.wall)
         prices = {place: self._price_of_rest(place, trial) for place, trial in waiting}
         paid = paid_places(self._listed, prices, left.seconds)
+        turn = min((self._listed[place].turn for place, _ in waiting), default=0)
         for place, trial in waiting:
+            if left.running and self._listed[place].turn > turn:
+                break  # what runs may leave enough for the rest of this turn
             wanted = with_margin(prices[place], MARGIN) if left.running else prices[place]  # the last may be cut short
             if place in paid and wanted <= room:
                 listed, reason = self._listed[place], f"{place + 1} of {len(self._listed)} in the list"

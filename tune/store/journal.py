@@ -41,6 +41,8 @@ ENERGY = "energy_joules"
 """The fact that holds the energy which the machine took meanwhile, where its counters can be read."""
 ENDED_BY_CAP, ENDED_BY_ERRORS = "cap", "errors"
 """The reason that the fact `ended` gives where a search came to its own end."""
+TOLD_FROM = 0.01
+"""Share of the cap left over above which a line says why: less is what no segment could use."""
 Fact = Value | Sequence["Fact"] | Mapping[str, "Fact"]
 """A fact of a study, JSON-able."""
 

@@ -69,6 +69,13 @@ def test_what_has_a_later_turn_is_left_out_before_anything_that_is_dearer(tmp_pa
     assert 1 in ends(search) and listing.left_out
 
 
+@pytest.mark.parametrize("cap", [60.0, 65.0, 70.0, 75.0])
+def test_a_later_turn_waits_for_what_runs_of_an_earlier_one_to_tell_what_it_leaves(tmp_path: Path, cap: float) -> None:
+    """A lease reserves more than it is expected to take, so that beside it the next of its turn seems too dear."""
+    listed = [*LISTED[:2], *(replace(each, turn=1) for each in LISTED[2:])]
+    assert {1, 2} < ends(world(tmp_path, listed, cap=cap).run()).keys()
+
+
 def test_guesses_far_off_are_corrected_by_what_the_first_took(tmp_path: Path) -> None:
     """Ten times too much: by them the cap would pay for the first few; ten times too little: it pays for less than it
     looks, and nothing but what runs is ever in want of more."""
