@@ -75,12 +75,12 @@ def _value(text: str) -> float | str | None:
         return text
 
 
-def claims_of(told: Mapping[str, Any]) -> Claims:
+def claims_of(stored: Mapping[str, Any]) -> Claims:
     """Return the claims that a table of claims.toml has."""
     return Claims(
-        vocabulary=told.get("vocabulary"), hours=told.get("hours"),
-        formulas={name: parse_expression(text) for name, text in told.get("formulas", {}).items()},
-        order=parse_expression(told["order"]) if "order" in told else None,
+        vocabulary=stored.get("vocabulary"), hours=stored.get("hours"),
+        formulas={name: parse_expression(text) for name, text in stored.get("formulas", {}).items()},
+        order=parse_expression(stored["order"]) if "order" in stored else None,
     )  # fmt: skip
 
 

@@ -143,7 +143,7 @@ class Cohort:
             rows = TrainBatches.plan_steps(self._batches(), 0)[0].shape[1:]
             rates = members * len(first.optimizer.param_groups)
             self._captured = CapturedSteps(
-                first.device, rows=rows, rates=rates, told=(members, 2), body=self._body,
+                first.device, rows=rows, rates=rates, returns=(members, 2), body=self._body,
                 now=lambda: (self._model, self._shared), guard=self._guard,
             )  # fmt: skip
         return self._captured

@@ -36,10 +36,10 @@ def _stream_of(device: str) -> torch.cuda.Stream:
 class CapturedSteps:
     """Steps on a GPU, whose inputs wait in a queue there; they are replays of one captured step where that is possible.
 
-    rows, told: the shapes of what a step reads and returns; rates: how many learning rates it reads. body: takes a step
-    at the rates in `rate`; its second argument says whether it is captured, when any number of the host's in it becomes
-    that of all steps. now: returns what determines a step, and a graph serves as long as that is equal; guard: called
-    before a capture, returns what undoes a failed one, after which steps are taken kernel by kernel.
+    rows, returns: the shapes of what a step reads and returns; rates: how many learning rates it reads. body: takes a
+    step at the rates in `rate`; its second argument says whether it is captured, when any number of the host's in it
+    becomes that of all steps. now: returns what determines a step, and a graph serves as long as that is equal; guard:
+    called before a capture, returns what undoes a failed one, after which steps are taken kernel by kernel.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CapturedSteps:
         *,
         rows: Sequence[int],
         rates: int,
-        told: Sequence[int],
+        returns: Sequence[int],
         body: Callable[[Tensor, bool], Tensor],
         now: Callable[[], object],
         guard: Callable[[], Callable[[], None]],
@@ -56,7 +56,7 @@ class CapturedSteps:
         self._device, self._body, self._now, self._guard = device, body, now, guard
         self._rows = torch.zeros(QUEUE, *rows, dtype=torch.int64, device=device)
         self._rates = torch.zeros(QUEUE, rates, device=device)
-        self._told = torch.zeros(QUEUE, *told, device=device)
+        self._results = torch.zeros(QUEUE, *returns, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._rate = torch.zeros(rates, device=device)
         self.rate = self._rate.unbind()
@@ -99,7 +99,7 @@ class CapturedSteps:
 
     def results(self, count: int) -> Tensor:
         """Return what the first `count` of the steps last taken returned (N, ...)."""
-        return self._told[:count].clone()
+        return self._results[:count].clone()
 
     def drop_graph(self) -> None:
         """Drop the graph, which no longer serves, and free its memory before what follows needs some."""
@@ -123,7 +123,7 @@ class CapturedSteps:
         """Take the next step of the queue."""
         self._rate.copy_(self._rates.index_select(0, self._place)[0])
         result = self._body(self._rows.index_select(0, self._place)[0], captured)
-        self._told.index_copy_(0, self._place, result[None])
+        self._results.index_copy_(0, self._place, result[None])
         self._place.add_(1)
 
 
@@ -136,7 +136,7 @@ class GraphedLearner(Learner):
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
         super().__init__(config, data, device, micro_batches)
         self._captured = CapturedSteps(
-            device, rows=self.batches.take(0)[0].shape[1:], rates=len(self.optimizer.param_groups), told=(2,),
+            device, rows=self.batches.take(0)[0].shape[1:], rates=len(self.optimizer.param_groups), returns=(2,),
             body=self._body, now=lambda: (self.micro_batches, self._loss, self.dropout), guard=self._guard,
         )  # fmt: skip
 

@@ -248,11 +248,11 @@ def run(settings: ReplaySettings) -> int:
             f"warning: not each cell of {', '.join(empty)} pays for a report: some rows are of no trial",
             file=sys.stderr,
         )
-    told = report(rows)
+    shown = report(rows)
     if settings.json:
         print(json.dumps(rows, indent=1))
     elif settings.form:
-        print(settings.render(told))
+        print(settings.render(shown))
     else:
-        print("\n\n".join("\n".join(screen_lines(each, sys.maxsize)) for each in told))
+        print("\n\n".join("\n".join(screen_lines(each, sys.maxsize)) for each in shown))
     return 0

@@ -287,8 +287,8 @@ def show_live_panel(
         """Write the lines that were not shown yet, and all later ones, plainly: on a terminal all of them stand there
         at the end."""
         writer.show = writer.plain
-        if told := lines():
-            writer.plain("\n".join(told))
+        if new := lines():
+            writer.plain("\n".join(new))
 
     def draw() -> None:
         wait, families, cap = 0.0, settings.families, settings.budget

@@ -76,7 +76,7 @@ def life_point(
     return Point(devices=1, asked=asked, config=config, seconds=TIMES * least + LATE_SECONDS, least_seconds=least)
 
 
-def told(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
+def step_time_for(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
     """Return what a point is told of the rows so far: a life its step time, others nothing."""
     known = step_seconds(rows).get(label(point.config)) if point.asked["measure"] == "curve" else None
     return {} if known is None else {"step_seconds": known}
@@ -190,6 +190,6 @@ def line(row: Row) -> str:
 
 CURVES = Experiment(
     name="curves", about="learning curves at a constant rate, and what decays give them: a table for tune/replay.py",
-    points=points, work=work, line=line, tables=tables, settings_for=told, further=further, files=files, sets=NAMES,
-    recipe={"dropout_after": EPOCHS_AS_NEW}, reads=("scale",),
+    points=points, work=work, line=line, tables=tables, settings_for=step_time_for, further=further, files=files,
+    sets=NAMES, recipe={"dropout_after": EPOCHS_AS_NEW}, reads=("scale",),
 )  # fmt: skip

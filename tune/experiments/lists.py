@@ -49,11 +49,11 @@ def training_points(
         if any(settings.fix.get(name, value) != value for name, value in config.items()):
             continue
         whole = Config(**{**settings.fix, **settings.set, **config}, family=settings.family)
-        cost, seconds, told = steps * step_flops(whole), steps * step_price(whole, devices), {"steps": steps}
+        cost, seconds, given = steps * step_flops(whole), steps * step_price(whole, devices), {"steps": steps}
         for seed in range(settings.seed, settings.seed + settings.seeds):
             turn = 2 if seed > settings.seed else int(place >= first)
             own = {**config, "seed": seed}
-            point = Point(devices=1, asked=told, config=own, seconds=seconds, least_seconds=0.0, turn=turn)
+            point = Point(devices=1, asked=given, config=own, seconds=seconds, least_seconds=0.0, turn=turn)
             found.append((cost, point))
     if not found:
         raise invalid("fix", "leaves none of the report's configurations: fix less")

@@ -69,14 +69,14 @@ def served(asked: list[dict[str, Any]], data: TextData, folder: Path, **changes:
     return line.said
 
 
-def rank_of(orders: RankSetup) -> None:
+def rank_of(setup: RankSetup) -> None:
     """The life of a rank, in this process."""
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
     from tune.backend.worker_group import run_rank
 
-    TorchTrainer(run_rank, train_loop_config=orders, scaling_config=ScalingConfig(num_workers=0)).fit()
+    TorchTrainer(run_rank, train_loop_config=setup, scaling_config=ScalingConfig(num_workers=0)).fit()
 
 
 def rows(said: list[Message | None]) -> list[dict[str, Any]]:
@@ -191,9 +191,9 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     monkeypatch.setattr(distributed, "ray", SimpleNamespace(get=lambda done, timeout: done))
     monkeypatch.setattr(distributed, "SHUTDOWN_SECONDS", 0.2)
     accounting = Accounting(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
-    desk = SimpleNamespace(put_task=SimpleNamespace(remote=lambda task: None))
-    orders: Any = None  # they are the processes'
+    actor = SimpleNamespace(put_task=SimpleNamespace(remote=lambda task: None))
+    setup: Any = None  # they are the processes'
     with pytest.raises(LeaseOver), Hold(accounting, "t001", "scaling", devices=1, seconds=0.4) as hold:
-        WorkerGroup(1, orders, desk, 0, hold).shut_down()
+        WorkerGroup(1, setup, actor, 0, hold).shut_down()
     hung.set()
     journal.close()

@@ -191,13 +191,13 @@ def test_a_search_goes_on_with_its_log_alone_where_the_screen_takes_nothing_more
 
 
 class Terminal:
-    """Both ends of a terminal: the search writes on `voice`, a person reads."""
+    """Both ends of a terminal: the search writes on `writer`, a person reads."""
 
     def __init__(self) -> None:
         self.person, search = os.openpty()
         self.log = StringIO()
         self.screen = os.fdopen(search, "w", buffering=1, encoding="utf-8")
-        self.voice = LineWriter(self.screen, self.log)
+        self.writer = LineWriter(self.screen, self.log)
         self.seen, self._decoded = "", codecs.getincrementaldecoder("utf-8")()
 
     def read_until(self, said: str) -> None:
@@ -220,12 +220,12 @@ SETTINGS = Settings(budget=CAP)
 
 def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Terminal, world: World) -> None:
     said = [f"[0:00:0{n}] t00{n} [bold] promote: {'long ' * 40}" for n in range(3)]
-    with show_live_panel(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
+    with show_live_panel(terminal.writer, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         terminal.read_until("reserved")
         for line in said:
-            terminal.voice(line)
+            terminal.writer(line)
         terminal.read_until(said[-1])
-    terminal.voice("the last line")
+    terminal.writer("the last line")
     terminal.read_until("the last line")
     assert terminal.seen.index(CURSOR_HIDDEN) < terminal.seen.index("reserved")
     assert CURSOR_SHOWN in terminal.seen
@@ -237,12 +237,12 @@ def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Termi
 
 
 def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal, world: World) -> None:
-    panel = show_live_panel(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf)
+    panel = show_live_panel(terminal.writer, world.journal.folder, SETTINGS, world.clock, lambda: math.inf)
     with pytest.raises(KeyboardInterrupt), panel:
         terminal.read_until("reserved")
-        terminal.voice("just before")
+        terminal.writer("just before")
         raise KeyboardInterrupt
-    terminal.voice("the end")
+    terminal.writer("the end")
     terminal.read_until("the end")
     assert "just before" in terminal.seen
     assert terminal.seen.index(CURSOR_SHOWN) < terminal.seen.index("the end")
@@ -314,15 +314,15 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 def test_in_a_notebook_one_panel_changes_and_notes_stay(kernel: Kernel, world: World) -> None:
     out, log = StringIO(), StringIO()
-    voice = LineWriter(out, log)
-    voice("a note")
-    with show_live_panel(voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
+    writer = LineWriter(out, log)
+    writer("a note")
+    with show_live_panel(writer, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         for line in ("first", "<b>last</b>"):
-            voice(line)
+            writer(line)
             while not kernel.updated or line not in kernel.updated[-1]["text/plain"]:
                 kernel.drawn.wait()
                 kernel.drawn.clear()
-    voice("the winner")
+    writer("the winner")
     assert out.getvalue() == "a note\nthe winner\n"
     assert log.getvalue().splitlines() == ["a note", "first", "<b>last</b>", "the winner"]
     assert len(kernel.shown) == 1
@@ -332,15 +332,15 @@ def test_in_a_notebook_one_panel_changes_and_notes_stay(kernel: Kernel, world: W
 
 def test_an_ipython_on_a_terminal_is_no_notebook(kernel: Kernel, terminal: Terminal, world: World) -> None:
     kernel.kernel = None
-    with show_live_panel(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
+    with show_live_panel(terminal.writer, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         terminal.read_until("reserved")
     assert kernel.shown == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_display_that_fails_leaves_plain_lines(terminal: Terminal, tmp_path: Path) -> None:
-    with show_live_panel(terminal.voice, tmp_path, SETTINGS, lambda: 0.0, lambda: math.inf):
-        terminal.voice("still said")
+    with show_live_panel(terminal.writer, tmp_path, SETTINGS, lambda: 0.0, lambda: math.inf):
+        terminal.writer("still said")
     terminal.read_until("still said")
 
 
@@ -349,11 +349,11 @@ def test_where_no_terminal_can_draw_nothing_changes(
     term: str | None, terminal: Terminal, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = StringIO()
-    voice = LineWriter(out, StringIO()) if term is None else terminal.voice
+    writer = LineWriter(out, StringIO()) if term is None else terminal.writer
     monkeypatch.setenv("TERM", term or "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with show_live_panel(voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
-        voice("a line")
+    with show_live_panel(writer, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
+        writer("a line")
     if term is None:
         assert out.getvalue() == "a line\n"
     else:
@@ -367,11 +367,11 @@ class Tty(StringIO):
 
 
 def test_what_is_under_way_is_one_line_in_its_place_on_a_terminal_and_gives_way_to_what_is_said() -> None:
-    voice = LineWriter(screen := Tty(), log := StringIO())
-    progress = Progress(voice, clock=lambda: 0.0)
+    writer = LineWriter(screen := Tty(), log := StringIO())
+    progress = Progress(writer, clock=lambda: 0.0)
     for line in ("1 s", "2 s of a point with so long a name that no terminal is so wide " * 9):
         progress(line)
-    voice("done")
+    writer("done")
     shown = screen.getvalue().split(ERASE)
     assert [shown[0], shown[1], shown[3]] == ["", "1 s", "done\n"] and "\n" not in shown[2] and len(shown[2]) < 500
     assert log.getvalue() == "done\n"

@@ -282,17 +282,17 @@ class OfThisProcess:
     interrupted: ClassVar[list[Any]] = []
     start_up_seconds = 0.0
 
-    def __init__(self, devices: int, orders: RankSetup, desk: Any, gpus: float, hold: Hold) -> None:
-        self.orders, self.hold = orders, hold
+    def __init__(self, devices: int, setup: RankSetup, actor: Any, gpus: float, hold: Hold) -> None:
+        self.setup, self.hold = setup, hold
 
     def wait_until_ready(self) -> None:
         self.hold.charge("start")
 
     def do(self, task: Task) -> Row:
-        config, folder = dataclasses.replace(self.orders.config, **task.changes), self.orders.folder / task.trial
+        config, folder = dataclasses.replace(self.setup.config, **task.changes), self.setup.folder / task.trial
         ends = time.monotonic() + task.seconds
-        for said in self.orders.work(
-            TaskContext(config=config, data=self.orders.data, device=CPU, folder=folder, ends_at=ends), task.asked
+        for said in self.setup.work(
+            TaskContext(config=config, data=self.setup.data, device=CPU, folder=folder, ends_at=ends), task.asked
         ):
             lives = task.asked["measure"] == "curve" and task.changes | task.asked
             if lives and lives not in self.interrupted and list(folder.glob("step-*")):

@@ -30,17 +30,17 @@ class Group:
     start_up_seconds = 0.1
     said: ClassVar[list[str]] = []
 
-    def __init__(self, devices: int, orders: RankSetup, desk: Any, gpus: float, hold: Hold) -> None:
-        self.orders, self.hold = orders, hold
+    def __init__(self, devices: int, setup: RankSetup, actor: Any, gpus: float, hold: Hold) -> None:
+        self.setup, self.hold = setup, hold
 
     def wait_until_ready(self) -> None:
         self.hold.charge("start")
 
     def do(self, task: Task) -> Row:
-        folder, ends = self.orders.folder / task.trial, time.monotonic() + task.seconds
+        folder, ends = self.setup.folder / task.trial, time.monotonic() + task.seconds
         first, cpu = not folder.exists(), torch.device("cpu")
-        place = TaskContext(config=self.orders.config, data=self.orders.data, device=cpu, folder=folder, ends_at=ends)
-        for said in self.orders.work(place, task.asked):
+        place = TaskContext(config=self.setup.config, data=self.setup.data, device=cpu, folder=folder, ends_at=ends)
+        for said in self.setup.work(place, task.asked):
             if first and said.kind == "steps" and task.asked["measure"] == "training":
                 os.kill(os.getpid(), signal.SIGKILL)
             self.said.append(said.kind)

@@ -150,7 +150,7 @@ def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, m
 
         start_up_seconds = 0.0
 
-        def __init__(self, devices: int, orders: object, desk: object, gpus: int, hold: Any) -> None:
+        def __init__(self, devices: int, setup: object, actor: object, gpus: int, hold: Any) -> None:
             self.hold, self.watch = hold, None
 
         def wait_until_ready(self) -> None: ...
