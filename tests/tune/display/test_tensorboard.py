@@ -176,11 +176,11 @@ def test_how_a_winner_translates_is_in_its_run(tmp_path: Path) -> None:
 
 
 def test_what_it_takes_of_a_search_is_written_down(tmp_path: Path) -> None:
-    """And what was taken before the search is none of it."""
+    """Of all runs of a study; what was taken before the first is none of it."""
     world, board = watched(tmp_path)
     world.run(reports=3)
+    before = board.watch.seconds, world.journal.watch.seconds
     for rest in (10_000, 0):
-        before = board.watch.seconds, world.journal.watch.seconds
         with record_overhead(world.journal, board):
             world.run(rest)
         taken = world.journal.facts()["overhead"]
