@@ -116,13 +116,18 @@ class Trials:
         """Return the name of a point's trial, which its checkpoints bear; a new trial is inserted as running."""
         own = dict(self._config.own) or {name: getattr(self._config, name) for name in DIMENSIONS}
         config = json.dumps({**own, **point.config, "devices": point.devices})
-        if known := self._journal.rows("SELECT trial, state FROM trials WHERE config = ?", config):
-            if known[0]["state"] == "stopped":  # as a point of it was skipped, which is tried again
-                self._journal.update("trials", known[0]["trial"], {"state": "running", "reason": None})
+        if known := self._journal.rows("SELECT trial FROM trials WHERE config = ?", config):
             return str(known[0]["trial"])
         trial = f"t{len(self._journal.rows('SELECT trial FROM trials')) + 1:03d}"
         row = {"trial": trial, "family": self._config.family, "config": config, "state": "running"}
         self._journal.insert("trials", row | {"created": self._clock()})
+        return trial
+
+    def begin(self, point: Point) -> str:
+        """Return the name of a point's trial, which runs from now on if all of it was skipped before."""
+        trial = self.trial_of(point)
+        if self._journal.rows("SELECT 1 FROM trials WHERE trial = ? AND state = 'stopped'", trial):
+            self._journal.update("trials", trial, {"state": "running", "reason": None})
         return trial
 
     def measured(self, point: Point, row: Row) -> None:

@@ -217,7 +217,8 @@ class Study:
             except OverdueError:
                 text = file.read_text(encoding="utf-8") if file.exists() else ""
                 found = [json.loads(line) for line in text.split("\n")[:-1]]  # the last may be torn
-                self._insert(found)
+                with self.accounting.journal.transaction():
+                    self._insert(found)
                 had = f"rows that it had: {len(found)}"
                 self._say("end", f"{name}: not done after the {lease:.0f} s of its lease; {had}")
             finally:

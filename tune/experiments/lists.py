@@ -125,17 +125,18 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
     yield from context.notes
     listed, share = context.listed.listed, context.devices.share
-    slots, paid = context.devices.slots * FIRST_START_UP_SECONDS, set[int]()
+    paid = set[int]()
     prices = {place: each.seconds + FIRST_OVERHEAD_SECONDS for place, each in enumerate(listed)}
-    for count in range(context.devices.slots, 0, -1):  # no more slots are opened than have an entry
-        if len(paid) <= count:
-            paid = paid_places(listed, prices, settings.budget / share - count * FIRST_START_UP_SECONDS)
+    for slots in range(context.devices.slots, 0, -1):
+        paid = paid_places(listed, prices, settings.budget / share - slots * FIRST_START_UP_SECONDS)
+        if len(paid) >= slots:  # no more are opened than have an entry
+            break
     for place, each in enumerate(listed):
         left_out = "" if place in paid else ", left out"
         yield f"{label(each.config)}, {each.steps:,} steps: {each.seconds:.0f} s{left_out}"
     yield from price_lines()
     few = f", which does not pay for {len(listed) - len(paid)} of {len(listed)}" if len(paid) < len(listed) else ""
-    whole = whole_text(share * (slots + sum(prices.values())))
+    whole = whole_text(share * (context.devices.slots * FIRST_START_UP_SECONDS + sum(prices.values())))
     yield f"about {whole} in all, of {duration_text(settings.budget)}{few}"
 
 

@@ -189,7 +189,7 @@ class PointRunner:
         if seconds < point.least_seconds:
             self._keep(point, {"skipped": TOO_LATE})
             return
-        trial = group.hold.trial = self.trials.trial_of(point)
+        trial = group.hold.trial = self.trials.begin(point)
         asked = point.asked | self.experiment.settings_for(point, self.rows())
         row = group.do(Task(asked=asked, changes=point.config, trial=trial, seconds=seconds))
         self._keep(point, row | {"start_up_seconds": group.start_up_seconds})
@@ -270,8 +270,8 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     context = make_experiment_context(experiment, settings)
     text = {context.settings.family: context.data}
     facts = facts_of(context.settings, context.devices, text, experiment=experiment.name)
-    with study_folder(context.settings, facts) as (study, told):
-        return conduct(experiment, context, study, told)
+    with study_folder(context.settings, facts) as (study, stop_signal):
+        return conduct(experiment, context, study, stop_signal)
 
 
 def conduct(experiment: Experiment, context: ExperimentContext, study: Path, stop_signal: StopSignal) -> int:

@@ -70,10 +70,10 @@ def test_a_trial_is_finished_once_a_point_of_it_was_measured_and_stopped_where_a
     with closing(Journal(tmp_path, new=True)) as journal:
         trials = Trials(journal, Config(family="nanogpt"), lambda: 0.0)
         for number, row, state in (
-            (0, {"skipped": "too late"}, ("stopped", "too late")), (1, {"times": 1.0}, ("finished", None)),
-            (0, {"skipped": "too late"}, ("finished", None)),
+            (0, {"skipped": "too late"}, ("stopped", "too late")), (0, None, ("running", None)),
+            (1, {"times": 1.0}, ("finished", None)), (0, {"skipped": "too late"}, ("finished", None)),
         ):  # fmt: skip
-            trials.measured(points[number], row)
+            trials.measured(points[number], row) if row else trials.begin(points[number])
             assert [tuple(each) for each in journal.rows("SELECT state, reason FROM trials")] == [state]
 
 

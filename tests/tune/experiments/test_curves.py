@@ -9,10 +9,8 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +25,8 @@ from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.soak.accounts import number
-from tune.backend.worker_group import Message, RankSetup, Task, TaskContext
+from tests.tune.experiments.this_process import ThisProcess, without_ray
+from tune.backend.worker_group import Message, Task, TaskContext
 from tune.curves.recorded import Table, load_tables
 from tune.devices import Devices
 from tune.errors import UserError
@@ -37,7 +36,6 @@ from tune.experiments.curves import CURVES, SHAPES, foretold, further, points
 from tune.experiments.life_training import last_report_before_decay, measured_at, step_bytes, train_life
 from tune.reports import Report
 from tune.search_space import PRECISIONS, Space, label
-from tune.store.accounting import Hold
 
 CPU = torch.device("cpu")
 STEP_SECONDS = 0.05
@@ -276,34 +274,16 @@ def test_a_decay_stands_under_the_time_that_is_nearest_to_its_own(step: float, l
         assert end == min(others, key=lambda other: abs(math.log(other / float(cell))))
 
 
-class OfThisProcess:
-    """A group that is this process. Each life is interrupted once, as soon as there is a checkpoint of it."""
+class Interrupted(ThisProcess):
+    """Each life is interrupted once, as soon as there is a checkpoint of it."""
 
-    interrupted: ClassVar[list[Any]] = []
-    start_up_seconds = 0.0
+    lives: ClassVar[list[Any]] = []
 
-    def __init__(self, devices: int, setup: RankSetup, actor: Any, gpus: float, hold: Hold) -> None:
-        self.setup, self.hold = setup, hold
-
-    def wait_until_ready(self) -> None:
-        self.hold.charge("start")
-
-    def do(self, task: Task) -> Row:
-        config, folder = dataclasses.replace(self.setup.config, **task.changes), self.setup.folder / task.trial
-        ends = time.monotonic() + task.seconds
-        for said in self.setup.work(
-            TaskContext(config=config, data=self.setup.data, device=CPU, folder=folder, ends_at=ends), task.asked
-        ):
-            lives = task.asked["measure"] == "curve" and task.changes | task.asked
-            if lives and lives not in self.interrupted and list(folder.glob("step-*")):
-                self.interrupted.append(lives)
-                raise KeyboardInterrupt
-            self.hold.charge(said.kind)
-        assert said.row is not None
-        return said.row
-
-    def shut_down(self) -> None:
-        pass
+    def hear(self, task: Task, message: Message) -> None:
+        life = task.asked["measure"] == "curve" and task.changes | task.asked
+        if life and life not in self.lives and list((self.setup.folder / task.trial).glob("step-*")):
+            self.lives.append(life)
+            raise KeyboardInterrupt
 
 
 def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
@@ -314,10 +294,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
         monkeypatch.setattr(curves, name, value)
     steps = itertools.count(step=0.006)
     monkeypatch.setattr(life_training, "CLOCKS", {"cpu": (lambda: next(steps), 1)})
-    monkeypatch.setattr(runner, "start_mailbox", lambda: (None, None))
-    monkeypatch.setattr(runner, "ray", SimpleNamespace(put=lambda data: data, shutdown=lambda: None))
-    monkeypatch.setattr(runner, "WorkerGroup", OfThisProcess)
-    monkeypatch.setattr(runner, "local_ray", lambda *_: nullcontext())
+    without_ray(monkeypatch, Interrupted)
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 1000)
     asked = {"budget": "3h", "devices": 1, "scale": 0.002, "fix": "precision=fp32", "set": "batch_tokens=256"}
     found, study = [], tmp_path / "study"

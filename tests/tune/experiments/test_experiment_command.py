@@ -130,6 +130,25 @@ def test_the_plan_of_a_list_marks_what_the_cap_leaves_out(texts, capsys, monkeyp
     assert [size for size, _, _ in found[:3]] == ["d128"] * 3 and not any(left_out for _, _, left_out in found[:3])
 
 
+def test_the_least_cap_of_a_list_pays_for_one_of_those_that_come_first_however_many_devices_there_are(texts, capsys):
+    asked = [
+        "transfer",
+        "--oversubscribe",
+        "--scale",
+        "0.02",
+        "--plan",
+        "--text-corpus",
+        str(texts["text_corpus"]),
+        "--devices",
+        "4",
+    ]
+    assert cli.main(ExperimentSettings, [*asked, "--budget", "1s"]) == 2
+    least = capsys.readouterr().err.split("write at least ")[1].split()[0].rstrip(",")
+    assert cli.main(ExperimentSettings, [*asked, "--budget", least]) == 0
+    trained = [line for line in capsys.readouterr().out.splitlines() if re.search(r" steps: \d+ s$", line)]
+    assert trained and trained[0].startswith("d128 ")
+
+
 def test_what_is_proposed_beside_a_larger_cap_is_within_it(texts, capsys):
     asked = ["stages", "--budget", "3m", "--plan", "--text-corpus", str(texts["text_corpus"]), *HERE]
     assert cli.main(ExperimentSettings, asked) == 2
