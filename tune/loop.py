@@ -199,7 +199,8 @@ class Lease:
         name = self.terms.metric
         if name not in numbers:
             there = ", ".join(map(repr, numbers)) or "nothing"
-            raise ValueError(f"report: {name!r} is the metric, and here is {there}: report it, or name another")
+            rule = "report it, or begin a search that names another: a study keeps its metric"
+            raise ValueError(f"report: {name!r} is the metric, and here is {there}: {rule}")
         if (value := number(numbers[name])) is None:
             raise ValueError(f"report: {name} is {numbers[name]!r:.60}, which is no number: report a number")
         return -value if self.terms.maximize else value

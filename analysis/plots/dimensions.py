@@ -83,7 +83,8 @@ def place_values(values: pd.Series, log: bool | None = None) -> ValuePlaces:
     places = np.log10(numeric) if by_log else numeric
     parts = min(BINS, max(len(known) // IN_A_BIN, 1))
     groups = pd.qcut(places, parts, labels=False, duplicates="drop").fillna(-1).astype(int)
-    locator = LogLocator(subs=(1.0, 3.0)) if by_log and is_wide(numeric) else MaxNLocator(4)
+    whole = all(float(value).is_integer() for value in unique)
+    locator = LogLocator(subs=(1.0, 3.0)) if by_log and is_wide(numeric) else MaxNLocator(4, integer=whole)
     at = [float(value) for value in locator.tick_values(low, high) if low <= value <= high]
     ticks = {math.log10(value) if by_log else value: tables.short_number(value) for value in at or [low]}
     return ValuePlaces(places=places, groups=groups, ticks=ticks, listed=False)

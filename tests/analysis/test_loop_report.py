@@ -157,6 +157,11 @@ def test_parts_of_a_range_follow_one_another_and_hold_all_that_have_a_value(log:
     assert all(found.places.min() <= place <= found.places.max() for place in found.ticks)
 
 
+def test_the_axis_of_a_range_of_whole_numbers_has_no_fractions() -> None:
+    found = place_values(pd.Series([2, 3, 4] * 5), log=False)
+    assert not found.listed and all(label.isdigit() for label in found.ticks.values())
+
+
 def test_words_and_switches_stand_side_by_side_each_a_group() -> None:
     for values in (["a", True, 2.5, None], ["x" * 80, "y" * 80], [*range(9)], [f"word {n}" for n in range(60)]):
         found = place_values(pd.Series(values, dtype=object))
