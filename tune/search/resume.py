@@ -213,6 +213,7 @@ def restore(engine: Engine, newest: Newest, deadline: float | None, processor: s
     at_end = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
     notes += engine.apply_terms(deadline, processor)
+    journal.write_facts(ended=None)
     kept = journal.facts().get("slots_kept")
     wall = engine.wall_left()
     lost = (deadline or 0.0) - engine.accounting.clock() - wall

@@ -24,6 +24,7 @@ from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open, sp
 from tune.search.simulator import Simulation
 from tune.store.accounting import DECODING, Assignment, Hold
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, HEARTBEAT_FOLDER, write_heartbeat
+from tune.store.journal import ENDED_BY_CAP, spent_at_its_end
 
 REPEATED = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
 
@@ -85,6 +86,17 @@ def test_a_study_that_its_deadline_ended_uses_the_rest_of_its_cap_before_a_later
     assert 0.97 * 1200 <= later.spent <= 1200
     again = World(tmp_path, **about, deadline=3000.0)
     assert again.told == [] and again.run().assignments == []
+
+
+def test_a_study_that_went_on_and_was_killed_is_not_over_as_it_was_before(tmp_path: Path) -> None:
+    """Though nothing was agreed anew since it went on."""
+    about: dict[str, Any] = {"cap": 1200, "slots": 1, "shares": {"nanogpt": 1.0}}
+    first = World(tmp_path, **about, deadline=300.0).run()
+    first.journal.write_facts(ended={"reason": ENDED_BY_CAP, "spent": first.spent, "cap": 1200.0})
+    early, late = ({"cap": 1200.0, "deadline": at, "stop_below_gain": None} for at in (300.0, 3000.0))
+    assert spent_at_its_end(tmp_path, early) == first.spent and spent_at_its_end(tmp_path, late) is None
+    World(tmp_path, **about, deadline=3000.0).run(2)
+    assert spent_at_its_end(tmp_path, late) is None
 
 
 @pytest.mark.parametrize("kept", [0, 40])
