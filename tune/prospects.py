@@ -65,7 +65,7 @@ def note_prospects(settings: Settings, engine: Engine) -> None:
     """Note the prospects in the journal at the end of a search, for analysis."""
     policies = {name: family.policy for name, family in engine.families.items()}
     journal, share = engine.accounting.journal, engine.accounting.ledger.share
-    over = engine.stopping is None
+    over = engine.cut_off is None
     found = forecast_by_family(settings, policies, journal, slots=engine.slots.most, share=share, over=over)
     journal.write_facts(prospects={name: asdict(each) for name, each in found.items()})
 

@@ -46,7 +46,7 @@ from tune.own_loop import conclude_loop, loop_change_warnings, make_loop_context
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
 from tune.registry import pickle_families_by_value
-from tune.search.engine import Engine, Listener
+from tune.search.engine import MACHINES_LOST, Engine, Listener
 from tune.search.listed import ListPolicy
 from tune.search.resume import check_plain, close_what_a_kill_left_open, damage_as_user_error, restore, spent
 from tune.search_context import SearchContext, make_search_context
@@ -80,11 +80,12 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """Return 0, or 1 where nothing was found, or 128 plus the number of the signal that ended it."""
+        """Return 0, or 1 where nothing was found or no machine was left, or 128 plus the number of the signal that
+        ended it."""
         members = signal.Signals.__members__
         if self.interrupted and self.interrupted in members:
             return 128 + members[self.interrupted]
-        return 0 if self.found else 1
+        return 0 if self.found and self.interrupted != MACHINES_LOST else 1
 
 
 def search(settings: Settings, callbacks: Sequence[Listener] = ()) -> pd.DataFrame | Plan | Prospects:
@@ -228,7 +229,7 @@ def conduct(
                         )
             for line in conclude(context, engine, tensorboard, listeners):
                 write(line)
-        return Outcome(folder=study, found=bool(best_so_far(journal)), interrupted=engine.stopping)
+        return Outcome(folder=study, found=bool(best_so_far(journal)), interrupted=engine.cut_off)
 
 
 @contextmanager
@@ -302,9 +303,9 @@ def conclude(
     yield from spending_lines(journal, cap=settings.budget, spent=ledger.spent, price=settings.price_per_hour)
     if context.listed and journal.rows("SELECT 1 FROM reports WHERE final LIMIT 1"):
         yield f"draw it: {script_command('analysis/plot.py')} experiment {shlex.quote(str(journal.folder))}"
-    if engine.stopping:
-        later = " --deadline LATER" if engine.stopping == "deadline" else ""
-        yield f"ended by {engine.stopping}; go on with: {settings.resume_command(journal.folder)}{later}"
+    if engine.cut_off:
+        later = " --deadline LATER" if engine.cut_off == "deadline" else ""
+        yield f"ended by {engine.cut_off}; go on with: {settings.resume_command(journal.folder)}{later}"
 
 
 def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
@@ -320,7 +321,7 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
         yield f"{len(failed)} came to no end: {first}{'; ...' if len(failed) > MAX_NAMED_CONFIGS else ''}"
     if left and any(family.policy.is_hopeless for family in engine.families.values()):
         yield f"{len(left)} of {len(listed.listed)} left out, as the first failed with one error"
-    elif left and not engine.stopping:
+    elif left and not engine.cut_off:
         named = ", ".join(label(each.config) for each in left[:MAX_NAMED_CONFIGS])
         which = f"{named}{', ...' if len(left) > MAX_NAMED_CONFIGS else ''}"
         how = f"a larger --budget goes on with them: {settings.resume_command(journal.folder)} --budget MORE"

@@ -24,7 +24,7 @@ from tune.backend.scheduler import failure_reason
 from tune.display.console import budget_line
 from tune.registry import register
 from tune.reports import Report
-from tune.search.engine import Engine
+from tune.search.engine import MACHINES_LOST, Engine
 from tune.search_context import make_search_context
 from tune.settings import Settings
 from tune.study import Outcome
@@ -318,7 +318,9 @@ def test_a_search_that_gave_up_is_not_over_and_says_what_it_needs(tmp_path: Path
 
 
 def test_where_nothing_was_found_the_exit_code_is_1() -> None:
+    """And where no machine is left, so that whoever began it knows to begin it again."""
     codes = {(True, None): 0, (False, None): 1, (True, "deadline"): 0, (False, "deadline"): 1, (False, "SIGINT"): 130}
+    codes[True, MACHINES_LOST] = 1
     for (found, interrupted), code in codes.items():
         assert Outcome(folder=Path(), found=found, interrupted=interrupted).exit_code == code
 

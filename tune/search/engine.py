@@ -53,6 +53,7 @@ DIGESTED_TRIALS = 100
 LEAST_LEASE_SECONDS = 1.0
 """Shortest lease that is given: nothing useful fits in less."""
 MACHINE_GONE = "its machine is gone"
+MACHINES_LOST = "lost machines"
 DRIVER_SLEPT = "its driver slept or was busy"
 HUNG = "hung: no sign of life by the end of its lease"
 GO_ON = "go on"
@@ -102,10 +103,16 @@ class Engine:
         return self.slots.all_gone
 
     @property
+    def cut_off(self) -> str | None:
+        """What ended the search before its own end: a signal, the deadline, or that all its machines are gone, and with
+        them slots that were not handed back; None: nothing."""
+        return self.stopping or (MACHINES_LOST if self.slots.count_kept else None)
+
+    @property
     def ended_by(self) -> str:
-        """What ends the search: a signal, the deadline, an error that several trials share; else its cap."""
+        """What ended the search: what cut it off, an error that several trials share; else its cap."""
         hopeless = all(family.policy.is_hopeless for family in self.families.values())
-        return self.stopping or (ENDED_BY_ERRORS if hopeless else ENDED_BY_CAP)
+        return self.cut_off or (ENDED_BY_ERRORS if hopeless else ENDED_BY_CAP)
 
     def overdue(self) -> list[str]:
         """Return the running trials that overran their lease by more than OVERDUE_SECONDS."""

@@ -11,6 +11,7 @@ import pytest
 from tests.tune.search.alone import bare
 from tests.tune.search.world import STEP_SECONDS, STOPPED, WARM_UP_STEPS, Numbered, World
 from tune.reports import LEASE_RESERVE_FACTOR, Evaluation
+from tune.search.engine import MACHINES_LOST
 from tune.search.family import (  # fmt: skip
     DECODING_SHARE,
     SLOWER,
@@ -208,6 +209,7 @@ def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_pat
     there = 0
     getattr(engine, heard_of)(first.trial, "error: it raised ObjectLostError")
     assert engine.next_assignment() is None and engine.is_done
+    assert engine.ended_by == engine.cut_off == MACHINES_LOST, "not its cap, of which most is left"
     there = 2
     assert {again.trial for _ in range(2) if (again := engine.next_assignment())} == {first.trial, second.trial}
     assert [engine.trials[each.trial].deaths for each in (first, second)] == [0, 0]
@@ -422,4 +424,6 @@ def test_a_search_is_ended_by_errors_only_where_all_its_families_gave_up(
         for trial in range(SAME_ERRORS_TO_GIVE_UP if gave_up else 0):
             family.policy.on_promoted(f"{trial}", 0, 1.0)
             family.policy.on_ended(f"{trial}", "error: alike")
+    while engine.slots.count_kept:
+        engine.slots.hand_back()
     assert engine.ended_by == (ENDED_BY_ERRORS if all(hopeless) else ENDED_BY_CAP)
