@@ -247,9 +247,12 @@ def check_answers(address: str) -> None:
 
 def cluster_devices(settings: Settings) -> Devices:
     """Return the GPUs of all nodes, or their CPUs where there are none. UserError: there are not as many as asked for,
-    no node has a trial's cores, or a node is silent."""
+    or none, no node has a trial's cores, or a node is silent."""
     kind = "cuda" if capacity("cuda") else "cpu"
     there = [node for node in nodes() if node["Resources"].get(RAY_RESOURCES[kind])]
+    if not there:
+        rule = "no node of that cluster has a GPU or a CPU core to give"
+        raise invalid("address", f"'{settings.address}': {rule}: start one that has, or wait until it has joined")
     properties = run_on_nodes(there, device_properties, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
     first, *others = properties.values()
     cores_each = cores_of_trial(settings, kind, capacity(kind))

@@ -75,3 +75,7 @@ def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: 
     assert (found.slots, slots_there(found), found.name) == (1, 1, "2 cores"), "both cores on one node"
     with pytest.raises(ValueError, match=r"^--cores-per-trial: '4' is more than any node has: write at most 3"):
         session.cluster_devices(Settings(budget=600, cores_per_trial=4))
+    del living[:2]
+    told.clear()
+    with pytest.raises(ValueError, match=r"^--address: '[^\n]*': no node of that cluster has a GPU or a CPU core"):
+        session.cluster_devices(Settings(budget=600, address="10.0.0.1:6379"))
