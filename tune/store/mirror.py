@@ -1,8 +1,8 @@
 """A copy of a study on a disk that outlives its machine, made anew every minute, from which the study can go on.
 
 The copy is a study's folder as a kill may leave one: its journal is a snapshot, and the last checkpoint of each trial
-that the journal names is there whole. With it lies a sign of life of the driver that is dated ahead: what ran since the
-last copy is charged up to then.
+that the journal names is there whole, or one that it has given way to since. With it lies a sign of life of the driver
+that is dated ahead: what ran since the last copy is charged up to then.
 """
 
 import os
@@ -46,13 +46,15 @@ class Mirror:
         self._path.mkdir(parents=True, exist_ok=True)
         self._file(STUDY_FILE)
         with tempfile.TemporaryDirectory() as folder:  # as SQLite is not safe on a network disk
-            snapshot = Path(folder, JOURNAL_FILE)
+            snapshot, gone = Path(folder, JOURNAL_FILE), set[str]()
             for _ in range(TRIES):
                 self.extend_life()
                 named = self._snapshot(snapshot)
                 there = self._checkpoints()
-                if all((self._path / path).is_dir() for path in named):
+                missing = [path for path in named if not (self._path / path).is_dir()]
+                if all(path in gone and self._has_beside(path, there) for path in missing):
                     break
+                gone = {path for path in missing if not (self._study / path).is_dir()}  # a trial has gone on from them
             else:
                 raise OSError(f"checkpoints went {TRIES} times before they were copied")
             _copy_file(snapshot, self._path / JOURNAL_FILE)
@@ -84,12 +86,16 @@ class Mirror:
         """Copy the checkpoints that are new, or others of the same name. Returns all that there are."""
         there = set()
         for path in sorted(self._study.glob(f"{CHECKPOINTS}/*/*")):
-            if not path.name.startswith(UNFINISHED):
+            if not path.name.startswith(UNFINISHED) and path.suffix != ".new":  # as a loop's is until it is whole
                 within = path.relative_to(self._study)
                 there.add(within)
                 with suppress(FileNotFoundError, shutil.Error):  # it gave way to a newer one
                     self._tree(within)
         return there
+
+    def _has_beside(self, named: str, there: set[Path]) -> bool:
+        """Whether the copy has another checkpoint of the trial of this one, of those that are `there`."""
+        return any((self._path / each).is_dir() for each in there if each.parent == Path(named).parent)
 
     def _tree(self, within: Path) -> None:
         """Copy a folder, unless its copy is as it is."""

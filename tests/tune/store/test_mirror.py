@@ -176,6 +176,16 @@ def test_what_the_copied_journal_names_is_in_the_copy_though_checkpoints_come_an
     assert there == {path.relative_to(study) for path in study.glob("checkpoints/*/*")}, "and nothing else"
 
 
+def test_a_trial_that_has_saved_since_its_last_report_is_copied_as_it_is_now(study: Path, place: Path) -> None:
+    """On its next lease it dropped the checkpoint that the report names, before any copy was made of that."""
+    world = world_in(study).run(9)
+    for path in named(study):
+        keep((study / path).with_name("step-900000"), 900_000)
+        shutil.rmtree(study / path)
+    Mirror(study, place, lambda: world.now).copy()
+    assert {load((place / path).with_name("step-900000")).state["steps"] for path in named(place)} == {900_000}
+
+
 def test_a_checkpoint_is_copied_once_and_again_where_another_has_its_name(study: Path, place: Path) -> None:
     world = world_in(study).run(9)
     copies = Mirror(study, place, lambda: world.now)
