@@ -241,10 +241,13 @@ def restore(engine: Engine, newest: Newest, deadline: float | None, processor: s
     return notes
 
 
-def confirmed_trial(record: TrialRecord, trials: Mapping[str, TrialRecord]) -> str:
-    """Return the trial whose configuration this one trains anew. StopIteration: there is none."""
+def confirmed_trial(record: TrialRecord, trials: Mapping[str, TrialRecord]) -> str | None:
+    """Return the one of these trials whose configuration this one trains anew, with a seed of its own; None: there is
+    none."""
     sought = record.family, seedless(record.config)
-    return next(name for name, each in trials.items() if (each.family, each.config) == sought)
+    if sought == (record.family, record.config):
+        return None
+    return next((name for name, each in trials.items() if (each.family, each.config) == sought), None)
 
 
 def state_mismatch_warnings(state: State, journal: Journal) -> Iterator[str]:
@@ -274,16 +277,14 @@ def note_cap(journal: Journal, seconds: float) -> None:
 
 def replay_journal(state: State, journal: Journal) -> None:
     """Replay to a new state all that the journal says happened."""
-    anew = {row["trial"] for row in journal.rows("SELECT trial FROM decisions WHERE action = ?", CONFIRM)}
     for row in journal.rows("SELECT * FROM trials ORDER BY LENGTH(trial), trial"):
         if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in state.families:
             raise ValueError(f"no trial is named {row['trial']!r}")
         record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
-        if row["trial"] not in anew:
+        record.confirms = confirmed_trial(record, state.trials)
+        if record.confirms is None:
             state.families[row["family"]].suggestions.note_tried(row["trial"], record.config)
         state.trials[row["trial"]] = record
-    for trial in anew:
-        state.trials[trial].confirms = confirmed_trial(state.trials[trial], state.trials)
     leases = {row["lease"]: row for row in journal.rows(f"SELECT * FROM leases WHERE {SEGMENTS} ORDER BY lease")}
     segments = iter(leases.values())
     charges: dict[int, dict[str, float]] = {}

@@ -222,6 +222,36 @@ def test_a_training_anew_that_was_cut_short_goes_on_under_a_larger_cap(tmp_path:
     assert later.total(f"SELECT COUNT(*) FROM reports WHERE final AND trial = '{name}'") == 1
 
 
+class Seedless(Numbered):
+    """Has no seed in its space."""
+
+    def note_tried(self, trial: str, config: dict[str, Any]) -> None:
+        assert "seed" not in config
+        super().note_tried(trial, config)
+
+
+def test_a_training_anew_for_which_the_driver_slept_too_long_is_made_when_the_study_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about: dict[str, Any] = {"cap": 600, "slots": 1, "shares": {"nanogpt": 1.0}, "confirm": 1, "suggestions": Seedless}
+    world, silences, record = World(tmp_path, **about), list[float](), Family.confirming_record
+    world.engine.silence = lambda: silences.pop() if silences else None
+
+    def late(*given: Any) -> TrialRecord:
+        monkeypatch.undo()
+        silences.append(world.now)
+        world.now += 700
+        return record(*given)
+
+    monkeypatch.setattr(Family, "confirming_record", late)
+    while Family.confirming_record is late:
+        if not world.begin() and world.events:
+            world.go_on()
+    again = World(tmp_path, **about).run()
+    query = "SELECT trial FROM reports JOIN decisions USING (trial) WHERE final AND action = 'confirm'"
+    assert again.spent <= 600 and len(again.rows(query)) == 2
+
+
 class Knowing(Numbered):
     """Is told of nothing but what it suggested, in this run or an earlier one."""
 
