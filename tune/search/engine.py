@@ -6,14 +6,14 @@ Ray: the scheduler passes decisions on to Ray, and tests give it a fake clock.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
 from tune.reports import ENDS, Report
 from tune.search.family import MOST_REFUSALS, Family, Slots, TrialRecord, with_margin, with_start_up
 from tune.search.ladder import Ladder, wall_clock
-from tune.search.policy import Confirm, Finish, HandBack, Promote, Start, Train, Wait
+from tune.search.policy import BudgetLeft, Confirm, Finish, HandBack, Promote, Start, Train, Wait
 from tune.search.state import AgreedTerms, State, last_events, parse_agreed_terms
 from tune.search.successive_halving import HOPELESS
 from tune.search_space import Config
@@ -203,16 +203,11 @@ class Engine:
         A family may also use what is left of the shares of those that have nothing more to do.
         """
         answer: HandBack | Wait = HandBack("there is no family")
-        several = self.families.items() if len(self.families) > 1 else ()
-        idle = [name for name, family in several if self._is_idle(family, wall)]
+        idle = self._idle(wall)
         for name, family in sorted(
             self.families.items(), key=lambda each: each[1].seconds_used / max(each[1].seconds, 1e-9)
         ):
-            others = (self.families[each] for each in idle if each != name)
-            left_over = sum(max(0.0, other.seconds - other.seconds_used) for other in others)
-            left = family.seconds_left(
-                self.accounting, self.slots.count_free, wall, left_over=left_over, binding=binding
-            )
+            left = self._left(name, wall, idle, binding=binding)
             enough = left.seconds >= LEAST_LEASE_SECONDS
             move = family.decide(left) if enough else HandBack("nothing is left")
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
@@ -232,8 +227,21 @@ class Engine:
         )
         return min(wall, max(within - self.accounting.clock(), all_slots))
 
+    def _left(self, name: str, wall: float, idle: Collection[str], *, binding: bool = False) -> BudgetLeft:
+        """Return what a family may still use: its own share, and what is left of those of the idle ones."""
+        others = (self.families[each] for each in idle if each != name)
+        left_over = sum(max(0.0, other.seconds - other.seconds_used) for other in others)
+        free = self.slots.count_free
+        return self.families[name].seconds_left(self.accounting, free, wall, left_over=left_over, binding=binding)
+
+    def _idle(self, wall: float) -> list[str]:
+        """Return the families that run nothing, and can run nothing by their own shares; none where there is but
+        one."""
+        on_their_way = {self.trials[trial].family for trial in self.cut_short}
+        several = self.families.items() if len(self.families) > 1 else ()
+        return [name for name, family in several if name not in on_their_way and self._is_idle(family, wall)]
+
     def _is_idle(self, family: Family, wall: float) -> bool:
-        """Whether a family runs nothing, and can run nothing by its own share."""
         left = family.seconds_left(self.accounting, self.slots.count_free, wall)
         return left.running == 0 and isinstance(family.decide(left), HandBack)
 
@@ -274,10 +282,11 @@ class Engine:
     def _go_on_with_cut_short(self, wall: float) -> Assignment | None:
         """Give another lease to a trial whose last one ended before its goal, and which to its policy is still on its
         way; where that cannot be paid for, the trial waits. None: no lease was given."""
+        idle = self._idle(wall) if self.cut_short else ()
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
-            left = family.seconds_left(self.accounting, self.slots.count_free, wall).seconds
+            left = self._left(name, wall, idle).seconds
             left = left if rung is not None else min(left, self._usable_seconds(trial, wall))
             price = self._price_of_rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             least = max(LEAST_LEASE_SECONDS, family.least_seconds(trial, self.trials[trial]))

@@ -15,7 +15,7 @@ import torch
 from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.search.alone import START_UP, Search
-from tests.tune.search.world import STEP_SECONDS, World
+from tests.tune.search.world import STEP_SECONDS, Numbered, World
 from tune.facts import check_same_text
 from tune.reports import Evaluation, Report
 from tune.search.family import START_UP_MARGIN, with_margin
@@ -162,6 +162,28 @@ def test_cut_short_in_its_last_segments_it_ends_as_if_it_had_not_been(front: boo
 
     assert len(ends(whole)) > 1 and ends(after) == pytest.approx(ends(whole), rel=0.05)
     assert after.clock.now == pytest.approx(whole.clock.now, rel=0.02)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_cut_short_in_its_last_segment_it_goes_on_with_what_another_family_left_over(
+    tmp_path: Path, slots: int
+) -> None:
+    """That has no configuration to try."""
+
+    def world() -> World:
+        made = World(tmp_path, cap=1200, slots=slots)
+        made.families["translation"].suggestions = Numbered(most=0)
+        return made
+
+    killed = world()
+    killed_in_its_last_segments(killed)
+    (trial,) = killed.engine.running
+    killed.now += 300
+    killed.live(killed.engine.running[trial].assignment)
+    again = world().run()
+    assert 0.97 * 1200 <= again.spent <= 1200
+    assert [row["trial"] for row in again.rows("SELECT trial FROM reports WHERE final")] == [trial]
+    assert again.total("SELECT COUNT(*) FROM decisions WHERE action = 'finish'") == 1
 
 
 def test_cut_short_in_the_middle_of_it_a_last_segment_has_no_more_in_all_than_its_lease_had() -> None:
