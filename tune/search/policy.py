@@ -159,8 +159,8 @@ class Policy(Protocol):
         lasts."""
 
     def on_resumed(self, begin: Mapping[str, float]) -> None:
-        """A run of the study begins: what failed in earlier ones says nothing of it. begin: by trial that was at its
-        end, the seconds of training from which it goes on."""
+        """A run of the study begins: what failed in earlier ones says nothing of it. begin: by trial, the seconds of
+        training from which it goes on."""
 
     def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """Return the ladder for another part of the cap, or another deadline."""

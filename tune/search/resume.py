@@ -229,8 +229,7 @@ def restore(engine: Engine, newest: Newest, deadline: float | None, processor: s
     for trial, record in engine.trials.items():
         thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"
         record.begin_at(newest(journal.folder / "checkpoints" / trial, undecayed=thawed))
-        if thawed:
-            begin[record.family][trial] = record.steps * (record.step_seconds or 0.0)
+        begin[record.family][trial] = record.steps * (record.step_seconds or 0.0)
     for name, family in engine.families.items():
         family.policy.on_resumed(begin[name])
     for row in journal.rows("SELECT trial, reason FROM trials WHERE state = 'failed'"):

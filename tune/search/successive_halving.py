@@ -65,7 +65,7 @@ class SuccessiveHalving(Policy):
         self._beside: dict[str, float] = {}
         """Seconds that their last segments took beside the training."""
         self._begin: Mapping[str, float] = {}
-        """Seconds of training from which these trials go on, where they may."""
+        """By trial, its seconds of training when this run began."""
         self._errors: Counter[str] = Counter()
         self._errors_before: Counter[str] = Counter()
         self._heard = False
@@ -167,8 +167,8 @@ class SuccessiveHalving(Policy):
             self._errors[VARYING_ERROR_PARTS.sub("#", reason)] += 1
 
     def on_resumed(self, begin: Mapping[str, float]) -> None:
-        """A run of the study begins: what failed before may be mended, and what went well may fail now. begin: by trial
-        at its end, the seconds of training, before its decay, from which it may go on."""
+        """A run of the study begins: what failed before may be mended, and what went well may fail now. begin: by
+        trial, the seconds of training from which it may go on, before its decay if it had one."""
         self._errors_before, self._heard, self._begin = self._errors.copy(), False, begin
 
     def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:

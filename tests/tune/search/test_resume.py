@@ -14,12 +14,13 @@ import torch
 
 from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
-from tests.tune.search.alone import START_UP, Search
+from tests.tune.search.alone import START_UP, Search, left
 from tests.tune.search.world import STEP_SECONDS, Numbered, World
 from tune.facts import check_same_text
 from tune.reports import Evaluation, Report
 from tune.search.family import START_UP_MARGIN, with_margin
 from tune.search.ladder import Rules
+from tune.search.policy import Finish
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open, spent_beside
 from tune.search.simulator import Simulation
 from tune.store.accounting import DECODING, Assignment, Hold
@@ -211,6 +212,24 @@ def test_cut_short_in_its_decay_a_trial_goes_on_in_it_or_with_a_larger_cap_from_
     for cap, steps in ((600, 150), (600, 150), (4800, 120)):
         world = World(tmp_path, cap=cap, slots=1, shares={"nanogpt": 1.0})
         assert world.engine.trials[trial].steps == steps
+
+
+def test_a_trial_with_an_end_that_was_killed_on_its_way_on_is_known_to_go_on_from_where_it_is(tmp_path: Path) -> None:
+    """From before its decay, or later: from its last rung on what is left would train it no longer than it was."""
+    about: dict[str, Any] = {"slots": 1, "shares": {"nanogpt": 1.0}}
+    world = World(tmp_path, cap=600, **about).run()
+    ((winner, steps),) = world.rows("SELECT trial, steps FROM reports WHERE final")
+    saved(tmp_path / "checkpoints" / winner, BEFORE_DECAY, round(0.6 * steps))
+    enough, moves = left(0.65 * steps * STEP_SECONDS), list[Any]()
+    for _ in range(2):
+        world = World(tmp_path, cap=900, **about)
+        policy: Any = world.families["nanogpt"].policy
+        if world.engine.cut_short:
+            world.engine.state.put_back(winner)
+        moves.append(policy.decide(enough))
+        killed_in_its_last_segments(world)
+        assert winner in world.engine.running
+    assert [(type(move), move.trial) for move in moves] == [(Finish, winner)] * 2
 
 
 class Slow(Search):
