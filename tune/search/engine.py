@@ -410,7 +410,9 @@ class Engine:
         if lease is None:
             return None
         run = self.state.open_lease(lease)
-        run.there, run.hurried, run.silent = self.slots.there(), wall <= wanted, family.never_reported
+        run.there, run.silent = self.slots.there(), family.never_reported
+        cut = "cap" if family.whole and run.assignment.seconds < wanted else None
+        run.cut_by = "deadline" if wall <= wanted else cut
         self._settle(trial, "running", None)
         self._decide(trial, action, reason, rung)
         return run.assignment
@@ -452,12 +454,13 @@ class Engine:
             self.accounting.hand_back(run.assignment.slot, run.gone)
 
     def _end_segment(self, run: RunningLease, report: Report) -> None:
-        """Update a trial by the last report of its lease. A deadline ends none: it goes on under a later one."""
+        """Update a trial by the last report of its lease. No lease that was cut ends one for want of time: it goes on
+        under a later deadline, or a larger cap."""
         trial, reason = run.assignment.trial, self.state.end_lease(run, report)
-        if reason is not None and not (reason.startswith("price") and run.hurried):
+        if reason is not None and not (run.cut_by and reason.startswith(("price", "error"))):
             self.end(trial, reason)
         elif trial in self.cut_short:
-            self._settle(trial, "paused", "deadline" if reason else report.ended)
+            self._settle(trial, "paused", run.cut_by if reason else report.ended)
         elif report.ended in ENDS:
             at_end = "decayed" if report.numbers is None else "last lease"
             reason = {"turned": "past its best", "returned": "at its end"}.get(report.ended or "", at_end)

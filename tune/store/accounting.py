@@ -185,8 +185,8 @@ class Assignment:
 class RunningLease:
     """A lease in use. micro_batches: into how many parts batches are cut on it; there: how many slots there were when
     it was opened; charged: seconds of the slot so far, by what they were used for; gone: since when its worker is gone,
-    None where it is not; hurried: whether the deadline made it shorter than its segment may need; silent: whether it is
-    of a loop that had never reported."""
+    None where it is not; cut_by: what made it shorter than its segment may need, the deadline or, of a list, the cap;
+    silent: whether it is of a loop that had never reported."""
 
     assignment: Assignment
     fresh_slot: bool
@@ -195,7 +195,7 @@ class RunningLease:
     there: int = 0
     charged: dict[str, float] = field(default_factory=dict)
     gone: float | None = None
-    hurried: bool = False
+    cut_by: str | None = None
     silent: bool = False
 
 

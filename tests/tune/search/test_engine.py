@@ -162,6 +162,15 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
     assert (assignment.trial in {each.trial for each in later.assignments}) == (deadline is not None)
 
 
+def test_a_deadline_ends_no_loop_that_had_no_time_for_a_report(tmp_path: Path) -> None:
+    about: dict[str, Any] = {"cap": 600, "slots": 1, "shares": {"nanogpt": 1.0}}
+    world = World(tmp_path, **about, deadline=8.0)
+    assignment = world.report_after(8.0, ended="lease", steps=0, numbers={})
+    assert [*map(tuple, world.rows("SELECT state, reason FROM trials"))] == [("paused", "deadline")]
+    assert world.engine.next_assignment() is None and world.engine.ended_by == "deadline"
+    assert World(tmp_path, **about, deadline=500.0).taken().trial == assignment.trial
+
+
 def test_what_a_lease_was_too_short_for_waits_for_a_longer_one(tmp_path: Path) -> None:
     """Of a loop that had reported before."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: Numbered(most=1))

@@ -174,6 +174,18 @@ def test_the_last_one_needs_its_price_and_no_margin(tmp_path: Path) -> None:
     assert ends(search) == {1: LISTED[0].steps}
 
 
+def test_what_the_cap_left_no_time_for_a_step_is_trained_under_a_larger_one(tmp_path: Path) -> None:
+    """As where its process took long to start."""
+    search = world(tmp_path, [LISTED[0]], cap=LISTED[0].seconds + 11.0, slots=1)
+    first = search.report_after(LISTED[0].seconds + 10.0, ended="lease")
+    search.run()
+    listing: Any = search.families["nanogpt"].policy
+    assert [*map(tuple, search.rows("SELECT state, reason FROM trials"))] == [("paused", "cap")]
+    assert listing.left_out == [LISTED[0]]
+    again = world(tmp_path, [LISTED[0]], cap=400.0).run()
+    assert ends(again) == {1: LISTED[0].steps} and [each.trial for each in again.assignments] == [first.trial]
+
+
 @pytest.mark.parametrize("sound", [0, 5])
 def test_errors_that_are_alike_end_a_list_of_which_none_came_to_its_end(tmp_path: Path, sound: int) -> None:
     search = world(tmp_path, slots=1)
