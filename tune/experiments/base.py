@@ -124,11 +124,16 @@ class Trials:
         return trial
 
     def begin(self, point: Point) -> str:
-        """Return the name of a point's trial, which runs from now on if all of it was skipped before."""
+        """Return the name of a point's trial, which runs from now on if nothing of it was measured before."""
         trial = self.trial_of(point)
-        if self._journal.rows("SELECT 1 FROM trials WHERE trial = ? AND state = 'stopped'", trial):
+        if self._journal.rows("SELECT 1 FROM trials WHERE trial = ? AND state IN ('stopped', 'paused')", trial):
             self._journal.update("trials", trial, {"state": "running", "reason": None})
         return trial
+
+    def pause(self, reason: str) -> None:
+        """Let those that run wait: they were ended before their points were measured."""
+        for row in self._journal.rows("SELECT trial FROM trials WHERE state = 'running'"):
+            self._journal.update("trials", row["trial"], {"state": "paused", "reason": reason})
 
     def measured(self, point: Point, row: Row) -> None:
         """Mark the trial of a measured point as finished, though later points may go on with it; of one that was

@@ -294,6 +294,7 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, sto
             ended = "interrupted"
         except LeaseOver:
             ended = "overdue: the processes were still at work when their lease ended"
+        bench.trials.pause(ended.partition(":")[0])
         bench.conclude()
         used = bench.accounting.ledger.spent
         journal.write_facts(ended={"reason": ended, "spent": used})

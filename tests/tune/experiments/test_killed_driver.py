@@ -4,6 +4,7 @@ processes being the driver itself.
 
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +15,10 @@ from tests.forked import FORKING
 from tests.soak.accounts import number
 from tests.tune.experiments.test_runner import EVERY, POINTS, STEPS, rows, settings
 from tests.tune.experiments.this_process import ThisProcess, without_ray
-from tune.backend.worker_group import Message, Task
+from tune.backend.worker_group import LeaseOver, Message, Task
 from tune.experiments import parallel_timing, runner
 from tune.experiments.scaling import SCALING
+from tune.store.journal import connect
 
 
 class Killed(ThisProcess):
@@ -25,6 +27,15 @@ class Killed(ThisProcess):
     def hear(self, task: Task, message: Message) -> None:
         if message.kind == "steps" and task.asked["measure"] == "training":
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Ended(ThisProcess):
+    """A signal or its lease ends it at its first word."""
+
+    by: ClassVar[type[BaseException]]
+
+    def hear(self, task: Task, message: Message) -> None:
+        raise self.by
 
 
 class Heard(ThisProcess):
@@ -60,3 +71,21 @@ def test_what_was_measured_stays_what_was_held_is_charged_and_training_goes_on_f
     held = number(study, "SELECT SUM(closed - opened) FROM slots")
     assert number(study, "SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
     assert number(study, "SELECT SUM(seconds) FROM charges") == pytest.approx(held, abs=0.1)
+
+
+@pytest.mark.parametrize(("by", "why"), [(KeyboardInterrupt, "interrupted"), (LeaseOver, "overdue")])
+def test_once_it_has_ended_no_trial_is_said_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: type[BaseException], why: str
+) -> None:
+    study = tmp_path / "study"
+    monkeypatch.setattr(Ended, "by", by, raising=False)
+    run(study, Ended)
+    assert states(study) == {("paused", why)}
+    assert run(study, Heard, resume=study) == 0
+    assert states(study) == {("finished", None)}
+
+
+def states(study: Path) -> set[tuple[str, str | None]]:
+    """Of its trials, and why they are so."""
+    with closing(connect(study)) as journal:
+        return {tuple(row) for row in journal.execute("SELECT state, reason FROM trials")}
