@@ -146,8 +146,8 @@ class PointRunner:
         self.tensorboard.write_tables(tables)
 
     def _measured(self, group: Sequence[Point], share: float, later: float) -> int:
-        """Measure a group's points in turn, until its processes are lost; return how many have a row now. later: the
-        price of the other groups."""
+        """Measure a group's points in turn, until its processes are lost or its time is over; return how many have a
+        row now. later: the price of the other groups."""
         devices, done = group[0].devices, 0
         slots = self.context.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.seconds_at(share) for point in group) + LATE_SECONDS
@@ -163,6 +163,8 @@ class PointRunner:
                         worth, retried = group[done].seconds_at(share), group[done].key in again
                         seconds, after = hold.seconds_left - END_SECONDS, later + devices * others
                         seconds = allotted(worth, seconds, others, last=after == 0, retried=retried)
+                        if done and seconds < group[done].least_seconds:
+                            break  # what was late took its time: the cap may pay for another hold
                         workers.watch = partial(self._watch, group[done], self.accounting.clock(), seconds, after)
                         self._ask(workers, group[done], seconds)
                         done += 1

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from model.config import Config
 from tests.soak.accounts import number
-from tune.backend.worker_group import Message, TaskContext
+from tune.backend.worker_group import Message, Task, TaskContext
 from tune.devices import Devices
 from tune.experiments import parallel_timing, runner
 from tune.experiments.base import ExperimentSettings, Point, Trials
@@ -35,6 +35,7 @@ from tune.experiments.runner import (
     what_shows,
 )
 from tune.experiments.scaling import SCALING, work
+from tune.search.simulator import Clock
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, connect
 
@@ -141,45 +142,72 @@ def test_a_point_may_take_what_those_before_it_left_and_nothing_of_those_after_i
     assert allotted(worth, left, 0.0, last=True) == min(left, MOST_TIMES * worth), "for whom nothing need be kept"
 
 
+class Group:
+    """In place of a group of processes, which calls `late` while it starts, and answers a task by `answer`."""
+
+    start_up_seconds = 0.0
+
+    def __init__(self, hold: Any, late: Callable[[], None], answer: Callable[[Task], dict[str, Any]]) -> None:
+        self.hold, self.wait_until_ready, self.do, self.watch = hold, late, answer, None
+
+    def shut_down(self) -> None: ...
+
+
+def bench_of(
+    patch: pytest.MonkeyPatch, journal: Journal, points: Sequence[Point], cap: float,
+    answer: Callable[[Task], dict[str, Any]], late: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> PointRunner:  # fmt: skip
+    """A bench of these points, whose groups are such ones."""
+    patch.setattr(runner, "WorkerGroup", lambda devices, setup, actor, gpus, hold: Group(hold, late, answer))
+    patch.setattr(runner, "start_mailbox", lambda: (None, None))
+    patch.setattr(runner.ray, "put", lambda data: data)
+    devices = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
+    config: Any = Config(family="nanogpt")
+    context: Any = SimpleNamespace(settings=None, devices=devices, config=config, data=None, points=points)
+    return PointRunner(
+        experiment=replace(SCALING, line=lambda row: ""), context=context, trials=Trials(journal, config, clock),
+        accounting=Accounting(journal, Ledger(cap=cap, clock=clock), clock), folder=journal.folder,
+        write=lambda line: None,
+    )  # fmt: skip
+
+
 def test_a_point_that_had_too_little_is_given_all_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lest --resume with the same cap says the same again; the first time it is given no more than it may take."""
     asked, made = Point(devices=1, asked={"rows": 32}, seconds=20.0, least_seconds=5.0), list[float]()
 
-    class Group:
-        """Of processes that never have enough time."""
+    def answer(task: Task) -> dict[str, Any]:
+        made.append(task.seconds)
+        return {"skipped": "the time for it was too short: give a larger --budget with --resume"}
 
-        start_up_seconds = 0.0
-
-        def __init__(self, devices: int, setup: object, actor: object, gpus: int, hold: Any) -> None:
-            self.hold, self.watch = hold, None
-
-        def wait_until_ready(self) -> None: ...
-
-        def shut_down(self) -> None: ...
-
-        def do(self, task: Any) -> dict[str, Any]:
-            made.append(task.seconds)
-            return {"skipped": "the time for it was too short: give a larger --budget with --resume"}
-
-    def bench_of(journal: Journal, cap: float) -> PointRunner:
-        ledger = Ledger(cap=cap, clock=lambda: 0.0)
-        return PointRunner(
-            experiment=SCALING, context=context, accounting=Accounting(journal, ledger, lambda: 0.0),
-            trials=Trials(journal, config, lambda: 0.0), folder=tmp_path, write=lambda line: None,
-        )  # fmt: skip
-
-    monkeypatch.setattr(runner, "WorkerGroup", Group)
-    monkeypatch.setattr(runner, "start_mailbox", lambda: (None, None))
-    monkeypatch.setattr(runner.ray, "put", lambda data: data)
-    devices = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
-    config: Any = Config(family="nanogpt")
     with closing(Journal(tmp_path, new=True)) as journal:
-        context: Any = SimpleNamespace(settings=None, devices=devices, config=config, data=None, points=[asked])
         for cap in (1000.0, 1.0, 1000.0):  # the second pays for nothing, and says no more than the first
-            bench_of(journal, cap).measure()
-            (row,) = bench_of(journal, cap).rows()
+            bench = bench_of(monkeypatch, journal, [asked], cap, answer)
+            bench.measure()
+            (row,) = bench.rows()
             assert row["skipped"].startswith("the time for it was too short")
     assert made[0] <= MOST_TIMES * asked.seconds < 900 < made[1] <= 1000
+
+
+@pytest.mark.parametrize(("cap", "measured"), [(1000.0, 3), (230.0, 1)])
+def test_what_a_late_start_left_no_time_for_has_another_hold_where_the_cap_pays_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap: float, measured: int
+) -> None:
+    points = [Point(devices=1, asked={"rows": rows}, seconds=40.0, least_seconds=30.0) for rows in (32, 64, 128)]
+    starts, clock = [150.0, 1.0], Clock()
+
+    def late() -> None:
+        clock.now += starts.pop(0)
+
+    def answer(task: Task) -> dict[str, Any]:
+        clock.now += task.seconds
+        return {}
+
+    with closing(Journal(tmp_path, new=True)) as journal:
+        bench = bench_of(monkeypatch, journal, points, cap, answer, late, clock)
+        bench.measure()
+        assert [row.get("skipped") for row in bench.rows()] == [None] * measured + [TOO_LATE] * (3 - measured)
+        assert bench.accounting.ledger.spent <= cap
 
 
 def test_who_measured_nothing_is_told_by_the_exit_code() -> None:
