@@ -25,7 +25,7 @@ from model.config import Config, Data
 from model.families import Family, register_family
 from model.training.ddp import ranks
 from model.training.memory import prepare_process
-from tune.errors import UserError
+from tune.errors import UserError, parse_traceback
 from tune.store.accounting import Hold
 from tune.store.heartbeat import GRACE_SECONDS, opened_monotonic, set_exit_timer
 
@@ -191,6 +191,13 @@ class Trainer(TorchTrainer):
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in needless]
 
 
+def death_reason(error: BaseException) -> str:
+    """Return in one line why processes died, from the error of Ray Train's: what one of them raised, else its first
+    line that is no heading."""
+    found, lines = parse_traceback(str(error)), map(str.strip, str(error).splitlines())
+    return found[1] if found else next((line for line in lines if line[-1:] not in ("", ":")), type(error).__name__)
+
+
 class LeaseOver(Exception):
     """The lease ends while the processes are still at work."""
 
@@ -254,7 +261,8 @@ class WorkerGroup:
         waiting = self.mailbox.next_message.remote()
         while not ray.wait([waiting], timeout=min(PATIENCE_SECONDS, self._patience))[0]:
             if not self._thread.is_alive():
-                raise RuntimeError(f"the {self.count} processes died: {self._error[0] if self._error else 'no reason'}")
+                why = death_reason(self._error[0]) if self._error else "no reason"
+                raise RuntimeError(f"the {self.count} processes died: {why}")
             if not self._patience:
                 raise LeaseOver
             self.watch()

@@ -197,3 +197,23 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
         WorkerGroup(1, setup, actor, 0, hold).shut_down()
     hung.set()
     journal.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ('Traceback:\n  File "/x/mine.py", line 3, in a\n    b\nValueError: c\nd', "ValueError: c"),
+        ("The actor died.\nIts node is gone.", "The actor died."),
+    ],
+)
+def test_why_processes_died_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, said: str, why: str) -> None:
+    def fit() -> None:
+        raise RuntimeError(f"Training failed due to worker errors:\n[Rank 0 Error Snippet]:\n{said}\n")
+
+    monkeypatch.setattr(distributed, "Trainer", lambda *_, **__: SimpleNamespace(fit=fit))
+    monkeypatch.setattr(distributed, "ray", SimpleNamespace(wait=lambda *_, **__: ([], [])))
+    actor = SimpleNamespace(next_message=SimpleNamespace(remote=lambda: None))
+    setup: Any = None
+    hold: Any = SimpleNamespace(seconds_left=PATIENCE_SECONDS)
+    with pytest.raises(RuntimeError, match=rf"^the 2 processes died: {why}[^\n]*$"):
+        WorkerGroup(2, setup, actor, 0, hold).wait_until_ready()
