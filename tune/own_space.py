@@ -4,6 +4,7 @@ of others; from Python, from a TOML file, or from Optuna or Ray Tune. Standard l
 
 import json
 import math
+import os
 import random
 import re
 import tomllib
@@ -175,7 +176,7 @@ def parse_space(text: str) -> dict[str, Dimension]:
     try:
         if text.startswith("{"):
             return make_space(json.loads(text))
-        found = tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8-sig"))
+        found = tomllib.loads(Path(os.path.expanduser(text)).read_text(encoding="utf-8-sig"))
         if not found:
             raise UserError(f"'{text}' has no dimension: write one or more, such as width = [64, 128]")
         return make_space(found)

@@ -165,6 +165,7 @@ WRONG = {
     f"{LOOP} --train ../train.py:Net": "--train: 'Net' in '.*' is a class",
     f"{LOOP} --train ../hidden/train.py:train": r"tune: '.*hidden/tune\.py' hides the `tune` .* rename it",
     f"{LOOP} --space ../none.toml": r"--space: '.*none\.toml' cannot be read \(No such file",
+    f"{LOOP} --space ~nobody.s/none.toml": r"--space: '~nobody\.s/none\.toml' cannot be read \(No such file",
     f"{LOOP} --space ../broken.toml": r"--space: '.*broken\.toml' is no TOML \(Unclosed array",
     f"{LOOP} --space ../empty.toml": r"--space: '\.\./empty\.toml' has no dimension: write one or more",
     f"{LOOP} --space ../latin.toml": r"--space: '.*latin\.toml' is not UTF-8",
