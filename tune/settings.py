@@ -22,6 +22,7 @@ from tune.flags import (
     families_text,
     flag_name,
     flag_of,
+    flag_words,
     invalid,
     is_switch,
     parse_path,
@@ -388,19 +389,23 @@ class Settings(SearchFlags):
             raise UserError("a setting is of the wrong type")
         return cls(**{name: value for name, value in stored.items() if name not in EXECUTED}, **others)
 
-    def resume_command(self, study: Path) -> str:
+    @property
+    def entry(self) -> str:
+        """The command whose settings these are, as it is typed."""
+        return script_command("tune/run.py")
+
+    def resume_command(self, study: Path, **changes: str) -> str:
         """Return what to type to resume a study of these settings, or what to call where its loop or families came from
-        Python."""
-        if self.train is not None and not isinstance(self.train, str):
-            return f"search(Settings.of_study({str(study)!r}, train={train_text(self.train)})) in Python"
+        Python; changes: to these, as they are typed."""
         own = [name for name in self.families if name not in (*FAMILIES, LOOP)]
-        if own and self.load is None:
-            return f"search(Settings.of_study({str(study)!r})) in Python, once {' and '.join(own)} is registered"
-        words = [script_command("tune/run.py"), "--resume", shlex.quote(str(study))]
-        for name in ("train", "load", "mirror", "address"):
-            if (value := getattr(self, name)) is not None:
-                words += [flag_name(name), shlex.quote(str(value))]
-        return " ".join(words)
+        if callable(self.train) or (own and self.load is None):
+            train = [f"train={train_text(self.train)}"] if callable(self.train) else []
+            given = [repr(str(study)), *train, *(f"{name}={text!r}" for name, text in changes.items())]
+            once = "" if train else f", once {' and '.join(own)} is registered"
+            return f"search(Settings.of_study({', '.join(given)})) in Python{once}"
+        again = {name: getattr(self, name) for name in ("train", "load", "mirror", "address")}
+        asked = {name: str(value) for name, value in {"resume": study, **again, **changes}.items() if value is not None}
+        return f"{self.entry} {shlex.join(flag_words(asked))}"
 
     @classmethod
     def read_config(cls, file: Path, beside: Collection[str] = ()) -> dict[str, Any]:

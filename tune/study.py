@@ -304,8 +304,8 @@ def conclude(
     if context.listed and journal.rows("SELECT 1 FROM reports WHERE final LIMIT 1"):
         yield f"draw it: {script_command('analysis/plot.py')} experiment {shlex.quote(str(journal.folder))}"
     if engine.cut_off:
-        later = " --deadline LATER" if engine.cut_off == "deadline" else ""
-        yield f"ended by {engine.cut_off}; go on with: {settings.resume_command(journal.folder)}{later}"
+        later = {"deadline": "LATER"} if engine.cut_off == "deadline" else {}
+        yield f"ended by {engine.cut_off}; go on with: {settings.resume_command(journal.folder, **later)}"
 
 
 def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
@@ -324,7 +324,7 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     elif left and not engine.cut_off:
         named = ", ".join(label(each.config) for each in left[:MAX_NAMED_CONFIGS])
         which = f"{named}{', ...' if len(left) > MAX_NAMED_CONFIGS else ''}"
-        how = f"a larger --budget goes on with them: {settings.resume_command(journal.folder)} --budget MORE"
+        how = f"a larger --budget goes on with them: {settings.resume_command(journal.folder, budget='MORE')}"
         yield f"{len(left)} of {len(listed.listed)} left out, as the cap does not pay for them: {which}; {how}"
 
 

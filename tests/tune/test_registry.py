@@ -28,6 +28,7 @@ from tune import cli, errors
 from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.errors import UserError
+from tune.experiments.experiment_settings import ExperimentSettings
 from tune.load import check_loop
 from tune.registry import pickle_families_by_value, register
 from tune.search_context import first_configs, make_search_context
@@ -190,10 +191,10 @@ def mine(tmp_path: Path) -> Path:
     return file
 
 
-def study_of(settings: Settings, folder: Path) -> Path:
+def study_of(settings: Settings, folder: Path, **more: str) -> Path:
     """As far as going on with it needs one."""
     folder.mkdir()
-    (folder / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    (folder / "study.json").write_text(json.dumps({"settings": settings.stored()} | more))
     return folder
 
 
@@ -282,6 +283,14 @@ def test_the_printed_line_goes_on_and_without_the_file_one_line_says_what_is_mis
     said = asked_elsewhere(flags[:2])
     assert f"'{study}' has a family 'mine', which is not known here: add --load '{mine}'" in said
     assert not mine.with_name("executed").exists()
+
+
+def test_the_line_of_an_experiment_on_such_a_family_goes_on_too(mine: Path, tmp_path: Path) -> None:
+    settings = ExperimentSettings(budget="1h", name="scaling", families="mine", load=mine)
+    study = study_of(settings, tmp_path / "study", experiment="scaling")
+    _, _, *words = shlex.split(settings.resume_command(study, budget="2h"))
+    again = cli.parse(ExperimentSettings, words)
+    assert (again.load, again.families, again.budget) == (mine, settings.families, 7200.0)
 
 
 def test_a_strangers_file_is_executed_only_where_it_is_typed_again(mine: Path, tmp_path: Path) -> None:

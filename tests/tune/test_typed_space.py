@@ -391,3 +391,15 @@ def test_the_printed_line_to_go_on_names_the_loop_its_mirror_and_its_cluster(her
     again = cli.parse(Settings, flags)
     assert (again.train, again.mirror, again.space) == (settings.train, here / "mirror", settings.space)
     assert again.address == settings.address
+    _, _, *flags = shlex.split(settings.resume_command(here / "study", deadline="3h"))
+    assert cli.parse(Settings, flags).deadline == 3 * 3600.0
+
+
+def test_what_is_to_change_is_inside_of_the_call_that_goes_on_with_a_function(here: Path) -> None:
+    def train(config: dict[str, Any]) -> None: ...
+
+    settings = Settings(budget="1h", train=train, space={"width": [1, 2]}, metric="loss")
+    (here / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    call, _, where = settings.resume_command(here, deadline="3h").rpartition(" in ")
+    found = eval(call, {"search": lambda settings: settings, "Settings": Settings, "train": train})
+    assert where == "Python" and (found.deadline, found.train) == (3 * 3600.0, train)

@@ -148,9 +148,10 @@ class ExperimentSettings(TableFlags, Settings):
         """The one family of the experiment."""
         return next(iter(self.families))
 
-    def resume_command(self, study: Path) -> str:
-        """Return the command that goes on with a study of these settings."""
-        return f"{script_command('tune/experiment.py')} {self.name} --resume {shlex.quote(str(study))}"
+    @property
+    def entry(self) -> str:
+        """The command whose settings these are, with the experiment's name."""
+        return f"{script_command('tune/experiment.py')} {self.name}"
 
     def too_small_error(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
         """Return the error for a cap that does not pay for an experiment. smallest: the device-seconds that would;
