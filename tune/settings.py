@@ -342,9 +342,10 @@ class Settings(SearchFlags):
         if spent is None:
             return None
         used, cap = duration_text(round(spent, 1)), duration_text(self.budget)
-        later = " or a later --deadline" if self.deadline else ""
-        rank = f"{script_command('analysis/rank.py')} {self.resume} ranks what was found"
-        return f"{self.resume}: it is over: spent {used} of {cap}; a larger --budget{later} goes on, and {rank}"
+        ways = {"budget": "a larger", "deadline": "a later", "stop_below_gain": "a smaller"}
+        more = " or ".join(f"{how} {flag_name(name)}" for name, how in ways.items() if getattr(self, name))
+        rank = f"{script_command('analysis/rank.py')} {shlex.quote(str(self.resume))} ranks what was found"
+        return f"{self.resume}: it is over: spent {used} of {cap}; {more} goes on, and {rank}"
 
     def make_folder(self) -> Path:
         """Make the folder of a new study, which no other search has, even one begun in the same moment, and return it.

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shlex
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from tune import cli
-from tune.flags import families_text, flag_words, parse_families
+from tune.flags import families_text, flag_name, flag_words, parse_families
 from tune.own_space import make_space
 from tune.settings import LOOP_ONLY_SETTINGS, Settings
 from tune.store.journal import Journal
@@ -250,6 +251,25 @@ def test_a_study_that_is_not_known_to_be_over_is_searched(searched, study, ended
     with Journal(study, new=True) as journal:
         journal.write_facts(ended=ended)
     assert cli.main(Settings, ["--resume", str(study)]) == 143 and len(searched) == 1
+
+
+@pytest.mark.parametrize("way", [{}, {"deadline": "2h"}, {"stop_below_gain": "0.01/h"}])
+def test_what_is_said_of_a_study_that_is_over_can_be_typed(empty_folder: Path, way: dict[str, str]) -> None:
+    """To rank it, and to go on: with each flag that bounds it."""
+    (folder := empty_folder / "a study").mkdir()
+    settings = Settings(budget="1h", **way)
+    (folder / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    with Journal(folder, new=True) as journal:
+        trial = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "finished", "created": 0.0}
+        journal.insert("trials", trial)
+        journal.insert("reports", {"trial": "t001", "at": 1.0, "final": 1, "valid_loss": 1.0})
+        journal.write_facts(ended={"reason": "cap", "spent": 60.0, **settings.terms}, caps=[settings.terms])
+    over = Settings.of_study(folder).nothing_to_do() or ""
+    ways, _, ranks = over.partition("; ")[2].partition(" goes on, and ")
+    assert Path(shlex.split(ranks.partition(" ranks ")[0])[-1]) == folder
+    for flag, more in {"budget": "2h", "deadline": "3h", "stop_below_gain": "0.001/h"}.items():
+        goes_on = Settings.of_study(folder, **{flag: more}).nothing_to_do() is None
+        assert goes_on == (flag_name(flag) in ways)
 
 
 def test_a_path_or_present_folder_that_is_not_utf_8_is_one_line(capsys, searched, empty_folder, monkeypatch):
