@@ -131,7 +131,8 @@ class Settings(SearchFlags):
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
-        for name in ("fix", "set", "stop_below_gain", "price_per_hour"):  # checked from Python too as when typed
+        # checked from Python too as when typed, and the same, to the last digit, as what is stored
+        for name in ("families", "fix", "set", "stop_below_gain", "price_per_hour"):
             if (value := getattr(self, name)) not in (None, {}):
                 each = self.__dataclass_fields__[name]
                 object.__setattr__(self, name, parse_setting(each, flag_of(each).show(value)))
@@ -277,8 +278,6 @@ class Settings(SearchFlags):
         """Make settings of what was typed, for a new study or one to resume. experiment: the one that it is a study of;
         None: a search. UserError: a setting is wrong, or missing."""
         if "config" in typed:
-            if "resume" in typed:
-                raise invalid("config", "is of a new study: one that goes on has its own settings; leave it out")
             given = dict(typed)
             with under_flag("config"):
                 path = parse_path(given.pop("config"))
@@ -497,6 +496,8 @@ class Settings(SearchFlags):
             what, entry = f"the experiment {is_of}" if is_of else "a search", script_command("tune/run.py")
             entry = f"{script_command('tune/experiment.py')} {is_of}" if is_of else entry
             raise invalid("resume", f"'{folder}' is of {what}: write {entry} --resume {shlex.quote(str(folder))}")
+        if changes.get("trials_per_gpu") == AUTO:  # the study has the number that was found
+            del changes["trials_per_gpu"]
         changed = replace(settings, **changes)
         own = [each.name for each in fields(cls) if not flag_of(each).on_resume]
         others = [flag_name(name) for name in own if getattr(changed, name) != getattr(settings, name)]

@@ -8,7 +8,7 @@ import shlex
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from threading import Barrier
 
@@ -18,6 +18,7 @@ import pytest
 from tune import cli
 from tune.flags import families_text, flag_name, flag_words, parse_families
 from tune.own_space import make_space
+from tune.search_space import SPACES
 from tune.settings import LOOP_ONLY_SETTINGS, Settings
 from tune.store.journal import Journal
 from tune.units import duration_text, energy_text, money_text, parse_duration, parse_price
@@ -294,6 +295,20 @@ def test_a_resumed_study_keeps_its_own_settings_but_may_get_a_new_total_and_dead
     stored = Settings(budget=3600, devices=3).stored()
     (study / "study.json").write_text(json.dumps({"settings": stored}))
     assert parse("--resume runs/x --oversubscribe").slots(available=1) == 3
+
+
+@pytest.mark.parametrize("flags", ["--families made,nanogpt,translation", "--trials-per-gpu auto", "--config new.yaml"])
+def test_the_flags_that_began_a_study_may_be_typed_again_beside_resume(tmp_path, monkeypatch, flags):
+    """As a job of Slurm's does that is queued again: what the search found, and what was rounded, is as it was."""
+    monkeypatch.setitem(SPACES, "made", {"width": (8, 16)})
+    (tmp_path / "new.yaml").write_text("budget: 2h\nseed: 4\nfix: {heads: 4}\nrange: {layers: [2, 4]}\n")
+    began = parse(f"--budget 2h {flags}")
+    found = replace(began, trials_per_gpu=4) if began.trials_per_gpu == "auto" else began
+    (tmp_path / "study.json").write_text(json.dumps({"settings": found.stored()}))
+    assert parse(f"--budget 2h {flags} --resume {tmp_path}") == parse(f"--resume {tmp_path}")
+    (tmp_path / "new.yaml").write_text("seed: 5\n")
+    with pytest.raises(ValueError, match=r"^--trials-per-gpu, --seed: not as in "):
+        parse(f"--config new.yaml --trials-per-gpu 3 --resume {tmp_path}")
 
 
 def test_flags_that_contradict_the_study_are_refused_by_name(study):
