@@ -111,7 +111,7 @@ def as_typed(name: str, value: object) -> str:
 
 def words_of(setting: Field[Any], value: object) -> str:
     """Return a value from a file, or a list or mapping in Python, as it is typed."""
-    several = isinstance(value, list) and flag_of(setting).repeats
+    several = isinstance(value, list | tuple) and flag_of(setting).repeats
     return " ".join(as_typed(setting.name, each) for each in (cast(list[object], value) if several else [value]))
 
 

@@ -79,7 +79,8 @@ def needs_parsing(setting: Field[Any], value: object) -> bool:
         return flag_of(setting).repeats and not all(isinstance(each, Dimension) for each in value.values())
     if isinstance(value, bool | float):
         return not is_switch(setting) if isinstance(value, bool) else int in (setting.type, *get_args(setting.type))
-    return isinstance(value, str | Path | list) or (of_families and isinstance(value, tuple))
+    several = isinstance(value, tuple) and any(not isinstance(each, Mapping) for each in value)
+    return several or isinstance(value, str | Path | list)
 
 
 class WithoutLoop(UserError):
@@ -114,7 +115,12 @@ class Settings(SearchFlags):
             value = getattr(self, each.name)
             if hasattr(value, "item"):  # a number of NumPy's
                 object.__setattr__(self, each.name, value := value.item())
-            if needs_parsing(each, value):
+            if is_switch(each) and not isinstance(value, bool):
+                raise invalid(each.name, f"{value!r:.60} is neither on nor off: write True or False")
+            if each.name == "space" and isinstance(value, Mapping) and value:
+                with under_flag("space"):
+                    object.__setattr__(self, each.name, make_space(value))
+            elif needs_parsing(each, value):
                 object.__setattr__(self, each.name, parse_setting(each, words_of(each, value)))
             if each.name == "families" and self.train is None:
                 for unknown in (name for name in self.families if name not in SPACES and name != LOOP):
@@ -231,15 +237,12 @@ class Settings(SearchFlags):
             )
         if not self.space:
             raise invalid("space", "missing: --train needs what varies; write --space space.toml")
-        with under_flag("space"):
-            space = make_space(self.space)
-        if unknown := [name for name in self.range if name not in space]:
-            raise invalid("range", f"{unknown[0]!r} is no dimension of --space: there are {', '.join(space)}")
-        object.__setattr__(self, "space", space)
+        if unknown := [name for name in self.range if name not in self.space]:
+            raise invalid("range", f"{unknown[0]!r} is no dimension of --space: there are {', '.join(self.space)}")
         narrowed = dict(self.range)
         for name, each in self.range.items():
             with under_flag("range", f"{name!r} "):
-                narrowed[name] = apply_range(space[name], each)
+                narrowed[name] = apply_range(self.space[name], each)
         object.__setattr__(self, "range", narrowed)
         whole = self.own_space
         with under_flag("first"):

@@ -108,6 +108,14 @@ def test_a_file_says_the_same_and_a_range_counts_more(here: Path) -> None:
     assert dimensions["d_model"] == (64, 96, 128) and dimensions["layers"] == (3,)
 
 
+def test_a_mapping_in_python_is_what_such_a_file_says_of_a_family_too(here: Path) -> None:
+    (here / "shapes.toml").write_text("d_model = { low = 64, high = 128 }\nlayers = [2, 10]\n")
+    given = {"d_model": {"low": 64, "high": 128}, "layers": [2, 10]}
+    assert Settings(budget="1h", space=given) == Settings(budget="1h", space=here / "shapes.toml")
+    with pytest.raises(UserError, match=r"^--space: 'layers' has 3: write a list of values[^\n]*$"):
+        Settings(budget="1h", space={"layers": 3})
+
+
 def test_of_a_loop_too_a_range_is_in_the_place_of_what_its_space_has(here: Path) -> None:
     settings = Settings(budget="1h", **LOOP, range="rate=0.001..0.01 width=512")
     varying = settings.own_space.given
@@ -125,6 +133,8 @@ def test_of_a_loop_too_a_range_is_in_the_place_of_what_its_space_has(here: Path)
         ({"first": ["d_model=64,heads=4", "layers=2"]}, {"first": "d_model=64,heads=4 layers=2"}),
         ({"first": [{"d_model": 64, "heads": 4}, "layers=2"]}, {"first": "d_model=64,heads=4 layers=2"}),
         ({"first": {"d_model": 64, "heads": 4}}, {"first": "d_model=64,heads=4"}),
+        ({"first": ("d_model=64,heads=4", "layers=2")}, {"first": "d_model=64,heads=4 layers=2"}),
+        ({"range": ("d_model=64..128", "layers=2,4")}, {"range": "d_model=64..128 layers=2,4"}),
         ({"families": ["nanogpt"]}, {"families": "nanogpt"}),
     ],
 )
