@@ -27,7 +27,7 @@ def check(settings: CheckSettings) -> int:
 def tables_to_check(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims]]:
     """Yield name, file and claims of each table that is named, else of all published ones, which come with claims."""
     for table in settings.tables or map(Path, published_claims()):
-        published = not table.is_file() and str(table) in published_claims()
+        published = str(table) in published_claims() and not table.is_file()
         claims = published_claims()[str(table)] if published else Claims()
         typed = {name: getattr(settings, name) for name in ("vocabulary", "hours", "formulas", "order")}
         own = replace(claims, **{name: value for name, value in typed.items() if value})

@@ -177,6 +177,11 @@ def test_what_is_no_table_is_one_line(tmp_path: Path, content: bytes | None, sai
         do(CheckSettings, [str(table)])
 
 
+def test_a_table_that_cannot_be_looked_for_is_one_line() -> None:
+    with one_line(r"^TABLE: .* cannot be read \(File name too long\)"):
+        do(CheckSettings, ["x" * 300])
+
+
 NO_FLAGS = (
     *(f"six {words}" for words in ("--family none", "--top -1", "--where 1", "--json --csv")),
     *(

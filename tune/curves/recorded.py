@@ -306,9 +306,9 @@ files."""
 def load_tables(path: Path) -> list[Table]:
     """Return the tables in a file: one of a JSON-lines file, one for each family of a journal; or a published one, by
     its name. UserError: it is none of these, or has no finite loss, or losses too far apart."""
-    if not path.exists() and (published := PUBLISHED / f"{path}.jsonl").is_file():
-        path = published
     try:
+        if not path.exists() and (published := PUBLISHED / f"{path}.jsonl").is_file():
+            path = published
         with path.open("rb") as file:
             journal = file.read(16) == b"SQLite format 3\0"
         tables = from_journal(path) if journal else [from_lines(path)]

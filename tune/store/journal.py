@@ -185,7 +185,7 @@ def connect(folder: Path, *, file: str = JOURNAL_FILE, briefly: bool = False) ->
     leave files of its own beside a journal that is closed. UserError: `folder` holds no journal.
     """
     path = Path(folder) / file
-    if not path.is_file():
+    if not os.path.isfile(path):  # also where it may not be looked at
         raise UserError(f"study: {str(folder)!r} holds no {file}: name the folder of a study, such as runs/NAME")
     closed = not path.with_name(f"{file}-wal").exists()
     mode = "ro&immutable=1" if closed and (briefly or not os.access(folder, os.W_OK)) else "ro"

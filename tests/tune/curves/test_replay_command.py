@@ -170,6 +170,11 @@ def test_a_bad_table_ends_with_one_line(tmp_path, capsys, content, line):
     assert out == "" and line in error and error.count("\n") == 1
 
 
+def test_a_table_that_cannot_be_looked_for_is_one_line(capsys):
+    assert main(ReplaySettings, ["x" * 300, "--budget", "5%"]) == 2
+    assert "cannot be read (File name too long); name a .jsonl table" in capsys.readouterr().err
+
+
 # --- the report: ratios are of means over the same cells
 
 

@@ -100,6 +100,12 @@ def test_what_a_kill_left_of_a_new_journal_is_made_whole(tmp_path: Path) -> None
         Journal(tmp_path, new=False)
 
 
+def test_where_none_can_be_looked_for_there_is_none(tmp_path: Path) -> None:
+    """As in a folder that is another user's alone."""
+    with pytest.raises(ValueError, match=r"^study: [^\n]* holds no journal\.db: name the folder of a study"):
+        connect(tmp_path / ("x" * 300))
+
+
 @pytest.mark.parametrize(
     ("terms", "over"),
     [
