@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tune.errors import is_disk_error
+from tune.machine import ask_disk
 from tune.reports import LEASE_RESERVE_FACTOR, Ended
 
 Save = Callable[[Path], object]
@@ -240,7 +241,8 @@ class Lease:
         return wanted and self.save_seconds <= SAVE_SHARE * since
 
     def _save(self, save: Save) -> None:
-        """Write a checkpoint, whole or not at all; of the others only the one with the best metric is kept."""
+        """Write a checkpoint, whole or not at all; of the others only the one with the best metric is kept. OSError:
+        the disk takes no more, also where `save` raises another error for that."""
         began, folder = self._clock(), Path(self.terms.folder)
         name = f"step-{self._steps:012d}"
         there = [path.name for path in folder.glob(f"{name}*") if path.suffix != ".new"]
@@ -259,8 +261,12 @@ class Lease:
                 save_seconds=self._clock() - began, numbers=self._numbers,
             )  # fmt: skip
             (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
+        except BaseException as error:
+            try:
+                if isinstance(error, Exception) and not is_disk_error(error):
+                    ask_disk(folder)
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
             raise
         new.replace(place)
         kept = {place, best_checkpoint(folder)}

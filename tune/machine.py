@@ -21,6 +21,8 @@ from tune.errors import UserError
 
 PREFIX = "ration-ray-"
 LOCK = "lock"
+PROBED_BYTES = 2**20
+"""Bytes that a disk takes which is not full."""
 UNFINISHED = ".unfinished-"
 """Beginning of the name of what is yet to be whole."""
 LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") - len(PREFIX)
@@ -92,8 +94,12 @@ def write_folder_whole(path: Path, fill: Callable[[Path], object]) -> Path:
         fill(place)
         for file in [*(each for each in place.rglob("*") if not each.is_symlink()), place]:
             sync(file)
-    except OSError:
-        shutil.rmtree(place, ignore_errors=True)  # the disk may be full
+    except OSError as error:
+        try:
+            if error.errno is None:  # of a folder that was copied
+                ask_disk(path.parent)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
         raise
     if path.exists():
         path.rename(path.with_name(f"{UNFINISHED}replaced-{path.name}"))
@@ -101,6 +107,15 @@ def write_folder_whole(path: Path, fill: Callable[[Path], object]) -> Path:
     sync(path.parent)
     shutil.rmtree(path.with_name(f"{UNFINISHED}replaced-{path.name}"), ignore_errors=True)
     return path
+
+
+def ask_disk(folder: Path) -> None:
+    """Write PROBED_BYTES in a folder, and remove them. OSError: its disk takes no more, whatever a library says of what
+    it could not write there."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(PROBED_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync(path: Path) -> None:

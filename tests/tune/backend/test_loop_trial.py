@@ -455,6 +455,36 @@ def test_a_disk_that_takes_no_output_is_told_as_such_and_fails_no_trial(worker: 
     assert "refused" in worker.trial.step()
 
 
+SAVES = """
+import resource, shutil
+
+def save(folder):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    WRITES
+
+def train(config):
+    ration.report(loss=1.0, step=1, save=save)
+    while not ration.done():
+        ration.report(loss=1.0, step=2, save=save)
+"""
+WRITES = {
+    "a copy of a folder": "shutil.copytree(os.path.dirname(os.__file__) + '/json', folder / 'json')",
+    "a library's own error": "raise RuntimeError('unexpected pos 64 vs 0')",
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+@pytest.mark.parametrize("steps", [2, None])
+def test_a_disk_that_takes_no_checkpoint_is_told_as_such_whatever_error_that_is_to_the_loop(
+    worker: Worker, what: str, steps: int | None
+) -> None:
+    """At its last report, or once it has returned."""
+    source = SAVES.replace("WRITES", WRITES[what])
+    source = source if steps else source.replace("    while", "    return\n    while")
+    worker.trial.setup(worker.lease_of(steps=steps), worker.place, worker.loop(source))
+    assert "report" in worker.trial.step() and "refused" in worker.trial.step()
+
+
 def test_a_process_that_died_between_two_leases_is_no_fault_of_the_next_trial(worker: Worker) -> None:
     dies = "pid = os.getpid()\n" + COUNTS + "    open('pid', 'w').write(str(pid))\n"
     worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(dies))
