@@ -488,7 +488,10 @@ class Settings(SearchFlags):
             what = f"'{folder}' is of a training loop of yours"
             if changes.get("plan"):
                 raise invalid("plan", f"{what}, of which nothing is foretold: leave it out") from None
-            raise invalid("resume", f"{what}: add --train {stored.get('train', 'FILE')!r}") from None
+            train = str(stored.get("train"))
+            call = f"call search(Settings.of_study({str(folder)!r}, train={train})) in Python"
+            how = f"add --train {train!r}" if os.path.isabs(train) else call
+            raise invalid("resume", f"{what}: {how}") from None
         except UnknownFamily as error:
             file = repr(stored["load"]) if "load" in stored else "FILE, the Python file that registers it"
             missing = f"'{folder}' has a family {error.name!r}, which is not known here"

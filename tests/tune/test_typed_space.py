@@ -410,6 +410,11 @@ def test_what_is_to_change_is_inside_of_the_call_that_goes_on_with_a_function(he
 
     settings = Settings(budget="1h", train=train, space={"width": [1, 2]}, metric="loss")
     (here / "study.json").write_text(json.dumps({"settings": settings.stored()}))
-    call, _, where = settings.resume_command(here, deadline="3h").rpartition(" in ")
-    found = eval(call, {"search": lambda settings: settings, "Settings": Settings, "train": train})
-    assert where == "Python" and (found.deadline, found.train) == (3 * 3600.0, train)
+    with pytest.raises(UserError, match=r"^--resume: '[^\n]*' is of a training loop of yours: call ") as refused:
+        Settings.of_study(here)
+    asked = []
+    for said in (settings.resume_command(here, deadline="3h"), str(refused.value).partition(": call ")[2]):
+        call, _, where = said.rpartition(" in ")
+        asked.append(eval(call, {"search": lambda settings: settings, "Settings": Settings, "train": train}))
+        assert where == "Python" and asked[-1].train is train
+    assert [each.deadline for each in asked] == [3 * 3600.0, None]
