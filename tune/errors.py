@@ -93,24 +93,24 @@ def check_not_hidden(package: str, first: str | None = None) -> None:
 
 
 def script_command(script: str) -> str:
-    """Return how this user calls a script of ours: `python tune/run.py`, with the path that was typed if from another
-    folder; or `ration run` where it was called through the installed command."""
+    """Return how this user calls a script of ours: `python tune/run.py`, from another folder with the path that was
+    typed, or the whole one; or `ration run` where it was called through the installed command."""
     if sys.argv[0] != INSTALLED:
-        folder = _folder_typed()
-        return f"python {shlex.quote(folder) if folder else ''}{script}"
+        return f"python {shlex.quote(_folder_typed() + script)}"
     module = script.removesuffix(".py").replace("/", ".")
     return next((f"{INSTALLED} {name}" for name, each in COMMANDS.items() if each[0] == script), f"python -m {module}")
 
 
 def _folder_typed() -> str:
-    """Return the path that was typed before the name of a script of ours, such as `../ration/`; '' if called from our
-    own folder, or by another script."""
-    typed = Path(sys.argv[0])
+    """Return what stands before the name of a script of ours: nothing in our own folder; the path that was typed, such
+    as `../ration/`; where another script was called, or one of ours from its folder, the whole path."""
     with suppress(OSError, ValueError):
-        own = typed.resolve().relative_to(ROOT)
-        if own.parts[0] in SCRIPTS and not Path.cwd().samefile(ROOT) and sys.argv[0].endswith(f"/{own}"):
+        if Path.cwd().samefile(ROOT):
+            return ""
+        own = Path(sys.argv[0]).resolve().relative_to(ROOT)
+        if own.parts[0] in SCRIPTS and sys.argv[0].endswith(f"/{own}"):
             return sys.argv[0].removesuffix(str(own))
-    return ""
+    return f"{ROOT}/"
 
 
 DISK_ERRNOS = {

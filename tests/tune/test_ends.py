@@ -18,6 +18,7 @@ from rich.console import Console
 from model.cost import probe
 from tests.forked import FORKING
 from tune import cli, search_context, study
+from tune.errors import ROOT
 from tune.flags import Command, Flags
 from tune.search.engine import Engine
 from tune.settings import Settings
@@ -154,7 +155,7 @@ def test_a_signal_while_ray_starts_or_runs_ends_in_order_and_says_how_to_go_on(
     folder = tmp_path / "study"
     assert code == 128 + number and error == []
     assert f"{number.name}: ends in order; told once more it ends at once" in out
-    assert out[-1] == f"ended by {number.name}; go on with: python tune/run.py --resume {folder}"
+    assert out[-1] == f"ended by {number.name}; go on with: python {ROOT}/tune/run.py --resume {folder}"
     assert ("searching" in way) == (where == "runs")
 
 
@@ -166,7 +167,7 @@ def test_told_twice_while_ray_starts_it_ends_at_once_and_can_be_gone_on_with(
 ) -> None:
     """Two signals of one kind may reach a process as one, and two of two kinds in any order."""
     code, _, error, _ = told(tmp_path, where, *signals)
-    how = f"go on with: python tune/run.py --resume {tmp_path / 'study'}"
+    how = f"go on with: python {ROOT}/tune/run.py --resume {tmp_path / 'study'}"
     assert code in {128 + number for number in (*signals, signal.SIGTERM)}
     assert error[-1] == f"ended by {signal.Signals(code - 128).name}; {how}"
     *_, way = told(tmp_path, "", words=["--resume", str(tmp_path / "study")])

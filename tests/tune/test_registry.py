@@ -235,7 +235,8 @@ def asked_elsewhere(flags: list[str]) -> Any:
     [
         ("{root}/tune/run.py", "python {root}/tune/run.py"),
         ("../{name}/analysis/rank.py", "python ../{name}/tune/run.py"),
-        ("{root}/.venv/lib/pytest/__main__.py", "python tune/run.py"), ("mine.py", "python tune/run.py"),
+        ("{root}/.venv/lib/pytest/__main__.py", "python {root}/tune/run.py"),
+        ("mine.py", "python {root}/tune/run.py"), ("run.py", "python {root}/tune/run.py"),
         ("ration", "ration run"),
     ],
 )  # fmt: skip

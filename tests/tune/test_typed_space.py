@@ -397,7 +397,7 @@ def test_the_printed_line_to_go_on_names_the_loop_its_mirror_and_its_cluster(her
     (here / "study").mkdir()
     (here / "study" / "study.json").write_text(json.dumps({"settings": settings.stored()}))
     _, script, *flags = shlex.split(settings.resume_command(here / "study"))
-    assert script == "tune/run.py" and str(here / "mirror") in flags
+    assert script.endswith("/tune/run.py") and str(here / "mirror") in flags
     again = cli.parse(Settings, flags)
     assert (again.train, again.mirror, again.space) == (settings.train, here / "mirror", settings.space)
     assert again.address == settings.address

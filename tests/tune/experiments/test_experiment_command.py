@@ -14,6 +14,7 @@ from tests.scaling_rows import all_rows
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
+from tune.errors import ROOT
 from tune.experiments import experiment_settings
 from tune.experiments.base import make_experiment_context
 from tune.experiments.catalogue import EXPERIMENTS
@@ -180,10 +181,11 @@ def study(tmp_path: Path) -> Path:
 def test_a_study_is_resumed_as_what_it_is(study, capsys):
     assert cli.main(Settings, ["--resume", str(study)]) == 2
     said = capsys.readouterr().err
-    assert f"'{study}' is of the experiment scaling: write python tune/experiment.py scaling --resume '{study}'" in said
+    how = f"python {ROOT}/tune/experiment.py scaling --resume '{study}'"
+    assert f"'{study}' is of the experiment scaling: write {how}" in said
     (study / "study.json").write_text(json.dumps({"settings": {"budget": "1h", "families": "nanogpt,translation"}}))
     assert cli.main(ExperimentSettings, ["scaling", "--resume", str(study)]) == 2
-    assert f"is of a search: write python tune/run.py --resume '{study}'" in capsys.readouterr().err
+    assert f"is of a search: write python {ROOT}/tune/run.py --resume '{study}'" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
