@@ -412,8 +412,9 @@ class Settings(SearchFlags):
 
     @classmethod
     def read_config(cls, file: Path, beside: Collection[str] = ()) -> dict[str, Any]:
-        """Return the settings of a YAML or study.json file, as they are typed; but for what is executed, --load and
-        --train, which must be among what is typed `beside` it. UserError: it cannot be read, or has what is no setting.
+        """Return the settings of a YAML or study.json file, as they are typed; but for what no study keeps, and what is
+        executed, --load and --train: these must be among what is typed `beside` it. UserError: it cannot be read, or
+        has what is no setting.
         """
         import yaml  # not for --help
 
@@ -440,7 +441,7 @@ class Settings(SearchFlags):
             raise invalid("config", f"'{file}' is no YAML ({first:.80}): write lines such as budget: 8h") from None
         if isinstance(found, dict) and isinstance(found.get("settings"), dict):
             found = found["settings"]
-        known = {each.name: each for each in fields(cls) if flag_of(each).stored}
+        known = {each.name: each for each in fields(cls)}
         typed: dict[str, Any] = {}
         for given, value in (found if isinstance(found, dict) else {"": found}).items():
             name = str(given).replace("-", "_")
@@ -452,10 +453,12 @@ class Settings(SearchFlags):
                 raise invalid(
                     "config", f"'{file}' has {given}: {value!r:.60}: write it as it is typed, a switch as true"
                 )
-            if name in EXECUTED and name not in beside:
-                what = f"'{file}' has {given}: {value!r:.200}, which is executed, and so never taken from a file"
-                raise invalid("config", f"{what}: add {flag_name(name)} {shlex.quote(str(value))}")
-            if name not in EXECUTED and value is not False:
+            never = name in EXECUTED or not flag_of(known[name]).stored
+            if never and value is not False and name not in beside:
+                what = f"'{file}' has {given}: {value!r:.200}, which is never taken from a file"
+                how = shlex.join(flag_words({name: value if value is True else str(value)}))
+                raise invalid("config", f"{what}: add {how}")
+            if not never and value is not False:
                 typed[name] = value if value is True else words_of(known[name], value)
         return typed
 
