@@ -66,11 +66,13 @@ def error_text(error: BaseException) -> str:
 
 
 def is_user_code(file: Path) -> bool:
-    """Whether a file is neither installed nor ours, wherever our checkout is on a cluster's node."""
+    """Whether a file is neither installed nor ours, wherever our checkout is on a cluster's node. A folder of a user's
+    that is here, such as `model/`, may have files of the same names as ours."""
     if {"site-packages", "dist-packages"} & set(file.parts) or file.is_relative_to(sysconfig.get_path("stdlib")):
         return False
-    ours = (file.parts[place:] for place, part in enumerate(file.parts) if part in ("tune", "model"))
-    return not any(ROOT.joinpath(*parts).is_file() for parts in ours)
+    alike = [place for place, part in enumerate(file.parts) if part in ("tune", "model")]
+    above = (Path(*file.parts[:place]) for place in alike if ROOT.joinpath(*file.parts[place:]).is_file())
+    return all(os.path.isdir(each) and not os.path.isfile(each / "tune" / "store" / "journal.py") for each in above)
 
 
 def check_not_hidden(package: str, first: str | None = None) -> None:

@@ -29,7 +29,7 @@ from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.errors import UserError
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.load import check_loop
+from tune.load import check_loop, load_families
 from tune.registry import pickle_families_by_value, register
 from tune.search_context import first_configs, make_search_context
 from tune.search_space import SPACES, Space
@@ -202,6 +202,17 @@ def test_a_family_out_of_a_file_is_one_to_choose_and_to_fix(mine: Path) -> None:
     settings = cli.parse(Settings, ["--budget", "1h", "--load", str(mine), "--families", "mine", "--fix", "width=32"])
     assert settings.families == {"mine": 1.0} and settings.fix == {"width": 32}
     assert replace(settings, seed=1) == Settings(budget="1h", load=mine, families="mine", fix="width=32", seed=1)
+
+
+def test_its_code_travels_too_where_it_is_called_as_a_file_of_ours(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (theirs := tmp_path / "model").mkdir()
+    (theirs / "families.py").write_text(mine.read_text().replace("from beside import WIDTHS", "WIDTHS = (16, 32)"))
+    load_families(theirs / "families.py")
+    pickled = ray.cloudpickle.dumps(pickle_families_by_value())
+    monkeypatch.delitem(sys.modules, "loaded_families")
+    assert ray.cloudpickle.loads(pickled)["mine"].space["width"] == (16, 32)
 
 
 @pytest.mark.parametrize("asked", ["width=16-32", "width=16,wide", "width=16.5..32", "learning_rate=1e-3-1e-2"])

@@ -141,6 +141,17 @@ def test_modules_beside_a_script_are_executed_anew_with_it_and_installed_ones_on
     assert [(worker.folder / output_of(trial)).read_text() for trial in ("t001", "t002")] == ["1\n1\n1\n", "1\n1\n2\n"]
 
 
+def test_a_package_that_is_called_as_one_of_ours_is_executed_anew_as_a_whole(worker: Worker) -> None:
+    (worker.code / "model").mkdir()
+    (worker.code / "model" / "__init__.py").write_text("from model.net import Net\n")
+    (worker.code / "model" / "net.py").write_text("class Net: ...\n")
+    source = "import model, model.net\nassert model.Net is model.net.Net\n"
+    source += COUNTS.replace("def train(config):", "if __name__ == '__main__':")
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(source, None))
+    assert worker.ends().steps == 5
+    assert worker.goes_on("t002", steps=9).steps == 9
+
+
 HANGS = {
     "at once": "def train(config):\n    time.sleep(10_000)\n",
     "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
