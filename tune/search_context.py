@@ -250,10 +250,12 @@ def limit_model_size(space: Space, settings: Settings, data: Data, recipe: Mappi
 
 
 def first_configs(settings: Settings, space: Space | OwnSpace) -> list[dict[str, Value]]:
-    """Return the configurations of --first, completed. UserError: one is not in the space."""
+    """Return the configurations of --first that name a dimension of this space, completed. UserError: one is not in
+    it."""
     here = space.given if isinstance(space, OwnSpace) else space.dimensions
+    wanted = ({name: each[name] for name in each if name in here} for each in settings.first)
     with under_flag("first"):
-        return [space.nearest({name: each[name] for name in each if name in here}) for each in settings.first]
+        return [space.nearest(each) for each in wanted if each]
 
 
 def check_batch(settings: Settings, space: Space, recipe: Recipe, data: Data) -> None:

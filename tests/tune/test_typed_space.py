@@ -215,6 +215,19 @@ def test_what_is_asked_for_first_is_tried_first_and_the_rest_is_the_defaults(
         assert search == "random" or three == default | {"dropout": three["dropout"]}  # which suits the cap
 
 
+@pytest.mark.usefixtures("forgotten")
+def test_what_is_asked_for_first_is_asked_of_the_families_that_have_it(
+    surveyed: Callable[..., SearchContext], tmp_path: Path
+) -> None:
+    register("made")(type("Made", (Bigrams,), {}))
+    contexts = {first: surveyed(families="made,nanogpt", first=first) for first in ("width=16", "")}
+    asked, free = (
+        {family: next(suggestions(context, family, tmp_path / f"{family}{first}")) for family in context.spaces}
+        for first, context in contexts.items()
+    )
+    assert asked["made"] == {"width": 16} != free["made"] and asked["nanogpt"] == free["nanogpt"]
+
+
 @pytest.mark.parametrize("family", ["nanogpt", "translation"])
 @pytest.mark.parametrize("flag", ["set", "range"])
 def test_a_step_that_was_asked_for_has_a_row_at_least_and_the_rate_follows_what_it_has(
