@@ -3,6 +3,7 @@ they are handled before anything heavy is loaded.
 """
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -52,7 +53,8 @@ def interruptible() -> Iterator[None]:
 @contextmanager
 def _heard(end: Callable[[str], None]) -> Iterator[None]:
     """Let the signals inside call `end` with their name. SIGHUP does so only once, as the system and a shell both send
-    it, and not where it is ignored, as under nohup."""
+    it, and not where it is ignored, as under nohup. In another thread than the main one, which alone hears signals,
+    nothing changes."""
 
     def told(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
@@ -60,7 +62,9 @@ def _heard(end: Callable[[str], None]) -> Iterator[None]:
         end(signal.Signals(number).name)
 
     heard = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+    if threading.current_thread() is not threading.main_thread():
+        heard.clear()
+    elif signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         heard.append(signal.SIGHUP)
     before = {number: signal.signal(number, told) for number in heard}
     try:

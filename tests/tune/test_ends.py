@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO, FileIO, TextIOWrapper
@@ -22,7 +23,7 @@ from tune.errors import ROOT
 from tune.flags import Command, Flags
 from tune.search.engine import Engine
 from tune.settings import Settings
-from tune.signals import catch_stop_signals
+from tune.signals import StopSignal, catch_stop_signals, interruptible
 
 pytestmark = pytest.mark.usefixtures("text")
 PATIENCE = 600.0
@@ -190,6 +191,18 @@ def test_that_its_terminal_is_gone_a_process_is_told_twice_and_nohup_lets_it_ign
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_in_a_thread_of_its_callers_a_search_leaves_signals_to_the_main_one() -> None:
+    def listens() -> StopSignal:
+        with catch_stop_signals() as stop, interruptible():
+            heard.append(signal.getsignal(signal.SIGINT))
+        return stop
+
+    heard = [signal.getsignal(signal.SIGINT)]
+    with ThreadPoolExecutor(1) as callers:
+        assert callers.submit(listens).result().name is None
+    assert heard[0] == heard[1] == signal.getsignal(signal.SIGINT)
 
 
 def test_a_signal_before_anything_was_written_says_so(tmp_path: Path, text: Path) -> None:
