@@ -400,15 +400,16 @@ class Settings(SearchFlags):
     def resume_command(self, study: Path, **changes: str) -> str:
         """Return what to type to resume a study of these settings, or what to call where its loop or families came from
         Python; changes: to these, as they are typed."""
+        again = {name: getattr(self, name) for name in ("train", "load", "mirror", "address")} | changes
+        asked = {name: str(value) for name, value in again.items() if value is not None}
         own = [name for name in self.families if name not in (*FAMILIES, LOOP)]
         if callable(self.train) or (own and self.load is None):
-            train = [f"train={train_text(self.train)}"] if callable(self.train) else []
-            given = [repr(str(study)), *train, *(f"{name}={text!r}" for name, text in changes.items())]
-            once = "" if train else f", once {' and '.join(own)} is registered"
-            return f"search(Settings.of_study({', '.join(given)})) in Python{once}"
-        again = {name: getattr(self, name) for name in ("train", "load", "mirror", "address")}
-        asked = {name: str(value) for name, value in {"resume": study, **again, **changes}.items() if value is not None}
-        return f"{self.entry} {shlex.join(flag_words(asked))}"
+            texts = {name: repr(text) for name, text in asked.items()}
+            texts |= {"train": train_text(self.train)} if callable(self.train) else {}
+            given = ", ".join([repr(str(study)), *(f"{name}={text}" for name, text in texts.items())])
+            once = f", once {' and '.join(own)} is registered" if own else ""
+            return f"search(Settings.of_study({given})) in Python{once}"
+        return f"{self.entry} {shlex.join(flag_words({'resume': str(study), **asked}))}"
 
     @classmethod
     def read_config(cls, file: Path, beside: Collection[str] = ()) -> dict[str, Any]:

@@ -421,7 +421,7 @@ def test_the_printed_line_to_go_on_names_the_loop_its_mirror_and_its_cluster(her
 def test_what_is_to_change_is_inside_of_the_call_that_goes_on_with_a_function(here: Path) -> None:
     def train(config: dict[str, Any]) -> None: ...
 
-    settings = Settings(budget="1h", train=train, space={"width": [1, 2]}, metric="loss")
+    settings = Settings(budget="1h", train=train, space={"width": [1, 2]}, metric="loss", address="10.0.0.1:6379")
     (here / "study.json").write_text(json.dumps({"settings": settings.stored()}))
     with pytest.raises(UserError, match=r"^--resume: '[^\n]*' is of a training loop of yours: call ") as refused:
         Settings.of_study(here)
@@ -430,4 +430,4 @@ def test_what_is_to_change_is_inside_of_the_call_that_goes_on_with_a_function(he
         call, _, where = said.rpartition(" in ")
         asked.append(eval(call, {"search": lambda settings: settings, "Settings": Settings, "train": train}))
         assert where == "Python" and asked[-1].train is train
-    assert [each.deadline for each in asked] == [3 * 3600.0, None]
+    assert [(each.deadline, each.address) for each in asked] == [(3 * 3600.0, settings.address), (None, None)]
