@@ -43,7 +43,7 @@ class Metric:
 
     def to_reported(self, loss: float) -> float:
         """Return the metric as it was reported, from the search's loss."""
-        return -loss if self.maximize else loss
+        return 0.0 - loss if self.maximize else loss  # of 0 not -0
 
     def loss_of(self, numbers: Mapping[str, float] | None) -> float | None:
         """Return the loss that the search has for what a loop reported; None: no loop, or no finite metric."""

@@ -14,7 +14,19 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from tests.tune.search.world import LIMIT, World
-from tune.reports import SPLITS, TIE, TURN_WINDOW, Evaluation, LossTracker, Report, from_row, journal_row, merge, to_row
+from tune.reports import (
+    SPLITS,
+    TIE,
+    TURN_WINDOW,
+    Evaluation,
+    LossTracker,
+    Metric,
+    Report,
+    from_row,
+    journal_row,
+    merge,
+    to_row,
+)
 from tune.search.engine import Engine
 from tune.search.resume import events
 from tune.search.state import AgreedTerms
@@ -162,6 +174,12 @@ def test_what_was_before_dropout_had_begun_is_nothing_that_a_loss_has_risen_from
     for loss in (1.4, 1.39, 1.38):
         lowest.add(loss)
         assert not lowest.has_turned and lowest.is_above_lowest
+
+
+def test_of_a_metric_that_is_to_be_large_zero_has_no_sign() -> None:
+    """The search has it as a loss, and SQLite keeps no sign of a zero."""
+    accuracy = Metric(name="accuracy", maximize=True)
+    assert {accuracy.text(loss) for loss in (0.0, -0.0)} == {"accuracy 0"}
 
 
 @pytest.mark.parametrize(
