@@ -132,7 +132,8 @@ class Settings(SearchFlags):
             if seconds is None or not math.isfinite(seconds):
                 raise invalid(name, f"'{seconds}' is not a length of time: write {DURATIONS}")
             if seconds > 0:  # to the millisecond, as it is stored: a resumed study has the very same cap
-                object.__setattr__(self, name, seconds := parse_duration(duration_text(seconds)))
+                with under_flag(name):
+                    object.__setattr__(self, name, seconds := parse_duration(duration_text(seconds)))
             if seconds <= 0:
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
         if self.memory_limit is not None and self.memory_limit <= 0:

@@ -59,6 +59,7 @@ def test_families_take_their_shares():
         ({"families": {"translation": True}}, "--families: 'translation=true' gives no share"),
         ({"budget": True}, "--budget: 'true' is not a length of time"),
         ({"budget": -1}, "--budget: '-1s' is not above zero"),
+        ({"deadline": 1e12}, "--deadline: '277777777h46m40s' is more than a hundred years"),
         *(({name: 1.5}, f"--{name}: '1.5' is not a whole number") for name in ("seed", "devices", "confirm")),
         ({"seed": True}, "--seed: 'true' is not a whole number"),
         ({"trials_per_gpu": 1.5}, "--trials-per-gpu: '1.5' is no number of trials"),
