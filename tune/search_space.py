@@ -112,10 +112,11 @@ class Dimension:
         return self.nearest_value(math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2)
 
     def values_among(self, known: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return its values; for a range its ends, and the known values between."""
+        """Return its values; for a range its ends, and the known values between. Whole where the known ones are."""
+        whole = all(isinstance(value, int) for value in known)
         if self.values:
-            return self.values
-        kind = int if self.whole and all(isinstance(value, int) for value in known) else float
+            return tuple(int(value) if whole and isinstance(value, float) else value for value in self.values)
+        kind = int if whole else float
         inside = (value for value in known if not isinstance(value, str) and self.low <= value <= self.high)
         return tuple(sorted({kind(self.low), *inside, kind(self.high)}))
 

@@ -242,6 +242,13 @@ def test_a_step_that_was_asked_for_has_a_row_at_least_and_the_rate_follows_what_
     assert abs(shape.rows * shape.target - config.batch_tokens) <= shape.target / 2
 
 
+def test_what_is_counted_is_whole_however_it_was_typed(surveyed: Callable[..., SearchContext]) -> None:
+    typed = "batch_tokens=1e3..4e3 context=64.0,128.0 learning_rate=1e-3,1"
+    (space,) = surveyed(families="nanogpt", vary="batch_tokens,context,learning_rate", range=typed).spaces.values()
+    assert {1000, 4000} <= set(space.dimensions["batch_tokens"]) and space.dimensions["context"] == (64, 128)
+    assert {type(value) for name in ("batch_tokens", "context") for value in space.dimensions[name]} == {int}
+
+
 @pytest.mark.parametrize("after", [4, 0])
 def test_siblings_in_dropout_wait_for_other_shapes_where_dropout_waits(
     surveyed: Callable[..., SearchContext], after: int, tmp_path: Path
