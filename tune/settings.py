@@ -106,7 +106,7 @@ class Settings(SearchFlags):
 
     def __post_init__(self) -> None:
         if self.load is not None:  # other settings may name what it registers
-            load_families(parse_path(str(self.load)))
+            load_families(parse_setting(self.__dataclass_fields__["load"], str(self.load)))
         if self.train is not None and self.fix:  # before --fix is parsed, with the families' names
             words = (self.fix if isinstance(self.fix, str) else fix_text(self.fix)).split(",")
             remedy = f"with --train write {' '.join(f'--range {word.strip()}' for word in words)}"
@@ -471,15 +471,18 @@ class Settings(SearchFlags):
         experiment: the one that it is a study of; None: a search. UserError: the folder holds no such study, its
         settings are damaged, or one that may not change does.
         """
-        folder = Path(parse_setting(cls.__dataclass_fields__["resume"], str(folder)))
-        loaded = None if changes.get("load") is None else parse_path(str(changes["load"]))
+        known = cls.__dataclass_fields__
+        folder = Path(parse_setting(known["resume"], str(folder)))
+        loaded, mirror = (
+            None if changes.get(name) is None else parse_setting(known[name], str(changes[name]))
+            for name in ("load", "mirror")
+        )
         if loaded is not None:
             load_families(loaded)
         stored: Any = None
-        if changes.get("mirror") is not None and not os.path.exists(folder):
-            mirror = parse_path(str(changes["mirror"]))
+        if mirror is not None and not os.path.exists(folder):
             if changes.get("plan"):  # a plan only reads
-                folder = mirror / folder.name
+                folder = Path(mirror, folder.name)
             else:
                 restore_from_mirror(mirror, folder)
         try:

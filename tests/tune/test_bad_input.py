@@ -134,6 +134,8 @@ WRONG = {
     "--first d_model=100": "--first: 'd_model=100' is not in the space of translation: choose of 16, 32",
     "--first heads=32,d_model=64": "--first: .* is no configuration of translation: heads must divide",
     "--first heads=4,heads=8": "--first: 'heads=4,heads=8' has heads twice",
+    "--load=": "--load: '' is no path: name a file",
+    "--resume nowhere --mirror=": "--mirror: '' is no path: name a file",
     "--config ../none.yaml": "--config: '.*none.yaml' cannot be read",
     "--config ../space.toml": "--config: '.*space.toml' is no YAML|--config: '.*space.toml' has '",
     "--config ../text.txt": "--config: '.*text.txt' (has|is no YAML)",
