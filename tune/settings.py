@@ -321,8 +321,9 @@ class Settings(SearchFlags):
             except OSError as error:
                 remedy = "make that folder, or mount its disk"
                 raise invalid("mirror", f"'{self.mirror}' cannot be written ({error.strerror}): {remedy}") from None
-            if self.resume is None and self.mirror.resolve() == (self.out or free_folder()).parent.resolve():
-                raise invalid("mirror", f"'{self.mirror}' is where the study itself will lie: name another folder")
+            own, mirror = (self.resume or self.out or free_folder()).resolve(), self.mirror.resolve()
+            if mirror.is_relative_to(own) or (self.resume is None and mirror == own.parent):
+                raise invalid("mirror", f"'{self.mirror}' is where the study itself lies: name another folder")
             if self.resume is None and self.out is not None and (copy := self.mirror / self.out.name).exists():
                 raise invalid("mirror", f"'{copy}' exists already: name another folder, or --out another name")
         for name in ("translation_corpus", "text_corpus", "own_corpus"):

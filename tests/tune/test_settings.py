@@ -124,8 +124,16 @@ def test_where_the_present_folder_is_gone_that_is_one_line(tmp_path, monkeypatch
 def test_a_mirror_is_another_place_than_the_studys_own(tmp_path, monkeypatch, out):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    with pytest.raises(ValueError, match=r"^--mirror: '\S+/runs' is where the study itself will lie: name another"):
+    with pytest.raises(ValueError, match=r"^--mirror: '\S+/runs' is where the study itself lies: name another"):
         settings(mirror="runs", out=out).check_files()
+
+
+@pytest.mark.parametrize("inside", ["runs/x", "runs/x/copies"])
+def test_a_study_that_goes_on_is_not_copied_into_itself(study, inside):
+    Path(inside).mkdir(exist_ok=True)
+    with pytest.raises(ValueError, match=r"^--mirror: '\S+' is where the study itself lies: name another"):
+        parse(f"--resume runs/x --mirror {inside}")
+    assert parse("--resume runs/x --mirror runs").mirror == study.parent, "as one that goes on in its copy has it"
 
 
 def test_what_numpy_counts_is_a_number_and_families_may_be_a_tuple():
