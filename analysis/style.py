@@ -14,6 +14,8 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
 from numpy.typing import ArrayLike
@@ -78,15 +80,16 @@ class Picture:
     hover: tuple[Axes, ArrayLike, ArrayLike, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
-        """Lay out the figure once, not again for each format."""
+        """Lay out the figure once, not again for each format; savefig would draw it twice to do so."""
         lay_out(self.figure)
         self.figure.set_layout_engine("none")
+        self.figure.dpi = DPI
 
     def save(self, folder: Path) -> list[Path]:
         """Write the PNG and the CSV, and make the folder. UserError: they cannot be written."""
         stem = re.sub(r"[^\w.-]", "_", self.name)  # a family's name may be anything, `../` too
         drawn, image = io.BytesIO(), io.BytesIO()
-        self.figure.savefig(drawn, format="png", dpi=DPI)
+        FigureCanvasAgg(self.figure).print_png(drawn)
         few_colors = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
         few_colors.save(image, format="png", optimize=True)
         table = self.data.to_csv(index=False).encode()
@@ -109,7 +112,7 @@ class Picture:
     def svg(self) -> str:
         """Return the picture as SVG for a page; equal for equal data."""
         text = io.StringIO()
-        self.figure.savefig(text, format="svg", dpi=DPI, metadata={"Date": None})
+        FigureCanvasSVG(self.figure).print_svg(text, metadata={"Date": None})
         return text.getvalue()
 
 
