@@ -5,11 +5,13 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 import ray
 
+from model.cost.probe import step_seconds
 from tune import cli
 from tune.corpora import Corpora, load_corpora
 from tune.devices import Devices
@@ -36,7 +38,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """No law here asks how good what is suggested is, or how fast this machine."""
-    monkeypatch.setattr("tune.search_context.step_seconds", lambda *_, **__: [0.05])
+    for module in ("dry_run", "search_context"):
+        monkeypatch.setattr(f"tune.{module}.step_seconds", create_autospec(step_seconds, return_value=[0.05]))
     monkeypatch.setattr("tune.search.suggest.DRAWS", 100)
     monkeypatch.setattr("tune.search.suggest.FAVOURED", 20)
 
