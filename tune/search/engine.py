@@ -411,7 +411,7 @@ class Engine:
             return None
         run = self.state.open_lease(lease)
         run.there, run.silent = self.slots.there(), family.never_reported
-        cut = "cap" if family.whole and run.assignment.seconds < wanted else None
+        cut = "cap" if family.whole and lease["reserved"] < wanted * self.accounting.ledger.share else None
         run.cut_by = "deadline" if wall <= wanted else cut
         self._settle(trial, "running", None)
         self._decide(trial, action, reason, rung)

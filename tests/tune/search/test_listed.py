@@ -186,6 +186,14 @@ def test_what_the_cap_left_no_time_for_a_step_is_trained_under_a_larger_one(tmp_
     assert ends(again) == {1: LISTED[0].steps} and [each.trial for each in again.assignments] == [first.trial]
 
 
+def test_a_lease_as_long_as_was_wanted_is_not_cut_by_the_cap_whatever_share_a_slot_has(tmp_path: Path) -> None:
+    """As a third of a device, by which some lengths are no round numbers: what made no step on it would go on."""
+    listed = [replace(LISTED[0], config={"number": number}, seconds=40 + 1.37 * number) for number in range(1, 31)]
+    search = world(tmp_path, listed, cap=50_000.0, slots=1, trials_each=3)
+    began = [search.report_after(5.0, ended="lease").trial for _ in listed]
+    assert len({*began}) == len(listed) == search.total("SELECT COUNT(*) FROM trials WHERE state = 'stopped'")
+
+
 @pytest.mark.parametrize("sound", [0, 5])
 def test_errors_that_are_alike_end_a_list_of_which_none_came_to_its_end(tmp_path: Path, sound: int) -> None:
     search = world(tmp_path, slots=1)
