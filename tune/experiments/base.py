@@ -140,7 +140,7 @@ class Trials:
         skipped as stopped, unless another point of that trial was measured."""
         trial = self.trial_of(point)
         if why := row.get("skipped"):
-            if self._journal.rows("SELECT 1 FROM trials WHERE trial = ? AND state = 'running'", trial):
+            if self._journal.rows("SELECT 1 FROM trials WHERE trial = ? AND state IN ('running', 'paused')", trial):
                 self._journal.update("trials", trial, {"state": "stopped", "reason": why})
             return
         known = {"parameters": row["parameters"]} if "parameters" in row else {}

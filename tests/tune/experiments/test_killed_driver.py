@@ -81,6 +81,8 @@ def test_once_it_has_ended_no_trial_is_said_to_run(
     monkeypatch.setattr(Ended, "by", by, raising=False)
     run(study, Ended)
     assert states(study) == {("paused", why)}
+    assert run(study, Heard, resume=study, budget=300.0) == 1
+    assert states(study) == {("stopped", runner.TOO_LATE)}
     assert run(study, Heard, resume=study) == 0
     assert states(study) == {("finished", None)}
 
