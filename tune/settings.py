@@ -79,8 +79,9 @@ def needs_parsing(setting: Field[Any], value: object) -> bool:
         return flag_of(setting).repeats and not all(isinstance(each, Dimension) for each in value.values())
     if isinstance(value, bool | float):
         return not is_switch(setting) if isinstance(value, bool) else int in (setting.type, *get_args(setting.type))
-    several = isinstance(value, tuple) and any(not isinstance(each, Mapping) for each in value)
-    return several or isinstance(value, str | Path | list)
+    if isinstance(value, tuple) and setting.default == ():
+        return any(not isinstance(each, Mapping) for each in value)
+    return isinstance(value, str | Path | list | tuple)
 
 
 class WithoutLoop(UserError):
