@@ -445,7 +445,7 @@ class Settings(SearchFlags):
             raise invalid("config", f"'{file}' is no YAML ({first:.80}): write lines such as budget: 8h") from None
         if isinstance(found, dict) and isinstance(found.get("settings"), dict):
             found = found["settings"]
-        known = {each.name: each for each in fields(cls)}
+        known = {each.name: each for each in fields(cls) if each.name != "config"}
         typed: dict[str, Any] = {}
         for given, value in (found if isinstance(found, dict) else {"": found}).items():
             name = str(given).replace("-", "_")
