@@ -3,6 +3,7 @@ ckpt.pt."""
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -48,7 +49,7 @@ def export(settings: ExportSettings) -> int:
         rule = f"{str(settings.optuna)!r} has {min(odd)!r} in its path, which the address of a storage cannot have"
         raise invalid("optuna", f"{rule}: name another file or folder")
     study = open_study(settings.study or newest_study(RUNS))
-    if settings.nanogpt is not None and not (settings.nanogpt / "sample.py").is_file():
+    if settings.nanogpt is not None and not os.path.isfile(settings.nanogpt / "sample.py"):
         rule = f"'{settings.nanogpt}' has no sample.py: name a clone of https://github.com/karpathy/nanoGPT"
         raise invalid("nanogpt", rule)
     if settings.optuna is not None:

@@ -31,5 +31,5 @@ os.environ["RAY_AUTH_MODE"] = "token"
 if Path(*sys.argv[:1]).name == "default_worker.py":  # a Ray worker: the search's working folder is first on its path
     ours = str(Path(__file__).resolve().parents[1])
     files = "model.py", "model/__init__.py"
-    rivals = [each for each in sys.path if each != ours and any(Path(each, file).is_file() for file in files)]
+    rivals = [each for each in sys.path if each != ours and any(os.path.isfile(Path(each, file)) for file in files)]
     sys.path[:] = [each for each in sys.path if each not in rivals] + rivals

@@ -161,9 +161,13 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_is_no_clone_of_nanogpt_is_refused_before_anything_is_written(six: Written, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["none", "none" * 100])
+def test_what_is_no_clone_of_nanogpt_is_refused_before_anything_is_written(
+    six: Written, tmp_path: Path, name: str
+) -> None:
+    """Also where it may not be looked at."""
     won(six, "nanogpt")
-    words = ["--optuna", str(tmp_path / "new.db"), "--nanogpt", str(tmp_path / "none")]
+    words = ["--optuna", str(tmp_path / "new.db"), "--nanogpt", str(tmp_path / name)]
     with one_line(r"^--nanogpt: '.*none' has no sample\.py: name a clone of "):
         do(ExportSettings, [str(six.folder), *words])
     assert not (tmp_path / "new.db").exists() and not (tmp_path / "none").exists()

@@ -272,11 +272,11 @@ def test_a_script_of_ours_is_called_as_it_was(
 def test_a_worker_of_rays_finds_our_model_where_a_search_begins_beside_anothers(
     tmp_path: Path, repository: Path, hidden_by: str
 ) -> None:
-    """Ray puts the folder that a search was begun in before all others."""
+    """Ray puts the folder that a search was begun in before all others; some of these may not be looked at."""
     (theirs := tmp_path / "theirs" / hidden_by).parent.mkdir(parents=True)
     theirs.write_text("raise RuntimeError")
     (worker := tmp_path / "default_worker.py").write_text(
-        f"import sys; sys.path[:0] = [{str(tmp_path / 'theirs')!r}, {str(repository)!r}]\n"
+        f"import sys; sys.path[:0] = [{str(tmp_path / 'theirs')!r}, {'/' + 300 * 'x'!r}, {str(repository)!r}]\n"
         "import tune, model; print(model.__file__)"
     )
     found = subprocess.run([sys.executable, str(worker)], capture_output=True, text=True, check=True).stdout
