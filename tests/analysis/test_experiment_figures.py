@@ -285,7 +285,7 @@ def test_losses_that_lie_close_are_named_apart(tmp_path: Path) -> None:
     losses = {64: 3.30186, 128: 3.30075, 256: 3.2999}
     rows = [row(REPORT, {"d_model": width, **sizes}, loss) for width, loss in losses.items()]
     (plot,) = shapes(study_of_trials(tmp_path / "x", "methods", rows)).figure.axes
-    plot.figure.canvas.draw()
+    plot.figure.draw_without_rendering()
     low, high = plot.get_xlim()
     shown = [tick.label1 for tick in plot.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
     places = [text.get_window_extent() for text in shown]
