@@ -7,6 +7,7 @@ include what a curve fitted to all sizes gives.
 
 import ast
 import json
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -201,8 +202,9 @@ def rank(settings: RankSettings) -> int:
     shown = select(shown, settings.where) if settings.where is not None else shown
     shown = shown[shown["front"]] if settings.front else shown
     if settings.json:
-        rows = records(shown, results.measure).to_json(orient="records", double_precision=15)
-        print(json.dumps(json.loads(rows), indent=1, ensure_ascii=False))
+        rows = records(shown, results.measure).replace([math.inf, -math.inf], math.nan)
+        known = rows.astype(object).where(rows.notna(), None)  # pandas' own JSON cuts a number such as 1.5e-15
+        print(json.dumps(known.to_dict("records"), indent=1, ensure_ascii=False))
     elif settings.csv:
         records(shown, results.measure).to_csv(sys.stdout, index=False)
     elif settings.form:
