@@ -38,6 +38,7 @@ MARGIN = 0.06  # of an axis, on each side
 WIDE = 10.0  # largest over smallest number from which a linear axis would press numbers together
 LEAST_MARGIN = 1.05
 MOST_OF_LOG = 1e140  # most that a logarithmic axis shows, beside its reciprocal: their ratio is a float
+MOST_OF_LINEAR = 1e300  # most that a linear axis shows, beside its negative: their distance is a float
 WIDTH = 6.4  # inches; a phone shows it at about half of that
 DPI = 150
 MOST_BYTE_TICKS = 6
@@ -224,6 +225,11 @@ def linear_axis(axis: Axis, values: ArrayLike) -> None:
     limits = low - margin, high + margin
     axis.axes.set(xlim=limits) if axis is axis.axes.xaxis else axis.axes.set(ylim=limits)
     axis.set_major_formatter(FuncFormatter(lambda value, _: tables.short_number(value)))
+
+
+def drawable(values: pd.Series) -> pd.Series:
+    """Return the numbers of a user's loop, which may be any floats, such that an axis can hold them."""
+    return values.clip(-MOST_OF_LINEAR, MOST_OF_LINEAR)
 
 
 def number_axis(axis: Axis, values: pd.Series, *, log: bool = False) -> None:

@@ -28,6 +28,7 @@ from analysis.style import (
     PURPLE,
     Picture,
     at_level,
+    drawable,
     is_wide,
     level_styles,
     log_axis,
@@ -100,7 +101,8 @@ def comparable_measurements(results: Results, family: str) -> pd.DataFrame:
     enough = counts[counts >= ENOUGH]
     rows = table[table["level"] == (enough.index[-1] if len(enough) else counts.idxmax())]
     alike = rows.groupby(LEVEL_COLUMNS, dropna=False).ngroup()
-    return rows[alike == alike.mode()[0]]
+    column = results.measure.column
+    return rows[alike == alike.mode()[0]].assign(**{column: drawable(rows[column])})
 
 
 def per_cent(log_ratio: Any) -> Any:

@@ -26,6 +26,7 @@ from analysis.style import (
     VERMILION,
     Picture,
     at_level,
+    drawable,
     legend_above,
     level_styles,
     level_text,
@@ -251,7 +252,8 @@ def _points(study: Study) -> pd.DataFrame:
     if of_loop:
         reported = [json.loads(numbers).get(study.measure.name) for numbers in table["numbers"]]
         table = table.drop(columns=["tokens", "perplexity", "valid_loss", "numbers"]).assign(**{value: reported})
-    return table.astype({value: float, "training_seconds": float}).dropna(subset=value)
+    table = table.astype({value: float, "training_seconds": float}).dropna(subset=value)
+    return table.assign(**{value: drawable(table[value])})
 
 
 LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":"))
@@ -268,11 +270,11 @@ def progress(results: Results, family: str) -> Picture:
         if rows.empty:
             continue
         color, style = LINES[number % len(LINES)]
-        best = rows[measure.column]
+        best = drawable(rows[measure.column])
         plot.step(rows["device_seconds"], best, where="post", c=color, ls=style, lw=1.8, label=study.name)
     plot.set_xlim(0, 1.02 * table["device_seconds"].max())
     time_ticks(plot.xaxis)
-    number_axis(plot.yaxis, table[measure.column], log=not measure.is_loop_metric)
+    number_axis(plot.yaxis, drawable(table[measure.column]), log=not measure.is_loop_metric)
     legend_above(plot, columns=2)
     return Picture(
         name=f"progress-{family}",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
@@ -237,7 +238,8 @@ def test_a_search_that_runs_has_a_page_too(tmp_path: Path, moves: int) -> None:
 
 def test_any_number_under_any_name_is_drawn(tmp_path: Path) -> None:
     """Of a stranger's study too, whose space may be anything."""
-    name, values = "../<i>$\\frac$\x1b[31m", [*4 * [-3.0], *5 * [1e300]]
+    largest = sys.float_info.max
+    name, values = "../<i>$\\frac$\x1b[31m", [*4 * [-3.0], *5 * [1e300], largest, -largest]
     study = written(tmp_path / "runs" / "study", "maximize", name, values, space='{"rate": 1}')
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
