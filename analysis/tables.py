@@ -74,6 +74,7 @@ def short_number(value: float) -> str:
 
 def short_count(value: float) -> str:
     """Return a count for an axis: 300k, 1M"""
+    value = float(f"{value:.3g}")
     for unit, size in UNITS:
         if value >= size:
             return f"{value / size:.3g}{unit}"

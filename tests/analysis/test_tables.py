@@ -46,6 +46,7 @@ def test_a_configuration_is_said_as_a_person_says_it(config, words):
         (tables.count, 1_200_000.0, "1.20M"),
         (tables.count, 999_700.0, "1.00M"),
         (tables.short_count, 1_200_000.0, "1.2M"),
+        (tables.short_count, 999_700.0, "1M"),
         (tables.short_number, 20_000.0, "20,000"),
         (tables.memory, 3 * 2.0**30, "3.00 GiB"),
         (tables.duration, 3.21, "3.2s"),
