@@ -89,19 +89,21 @@ def export_optuna(study: Study, file: Path) -> str:
     try:
         with file.open("xb"):  # not through a link, and not over an existing file
             pass
-        url = f"sqlite:///{file.absolute()}"
-        kept = optuna.storages.RDBStorage(url)
-        for family, trials in found.items():
-            made = optuna.create_study(storage=kept, study_name=f"{study.name} {family}", direction=direction)
-            for name, value in attributes.items():
-                made.set_user_attr(name, value)
-            made.add_trials(trials)
-        kept.engine.dispose()
+        try:
+            url = f"sqlite:///{file.absolute()}"
+            kept = optuna.storages.RDBStorage(url)
+            for family, trials in found.items():
+                made = optuna.create_study(storage=kept, study_name=f"{study.name} {family}", direction=direction)
+                for name, value in attributes.items():
+                    made.set_user_attr(name, value)
+                made.add_trials(trials)
+            kept.engine.dispose()
+        except BaseException:  # an interrupt too: the file is ours, and incomplete
+            file.unlink(missing_ok=True)
+            raise
     except (OSError, SQLAlchemyError, StorageInternalError) as error:
         cause = error.__cause__ if isinstance(error, StorageInternalError) else error
         why = cause.strerror if isinstance(cause, OSError) else str(getattr(cause, "orig", None) or cause)
-        if not isinstance(error, OSError):  # the file is ours, and incomplete
-            file.unlink()
         remedy = "name a new file in a folder that you may write"
         raise UserError(f"--optuna: {str(file)!r} cannot be written ({why}): {remedy}") from None
     return f"{file}: optuna-dashboard {shlex.quote(url)}"

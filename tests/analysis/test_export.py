@@ -133,6 +133,20 @@ def test_what_a_disk_does_not_take_leaves_nothing_behind(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_storage_that_was_begun_is_gone_when_its_export_is_interrupted(
+    six: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would open as if it were whole."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(optuna.Study, "add_trials", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        do(ExportSettings, [str(six.folder), "--optuna", str(tmp_path / "new")])
+    assert not (tmp_path / "new").exists()
+
+
 def test_something_is_asked_for(six: Written) -> None:
     with pytest.raises(UserError, match=r"^--optuna: missing: write --optuna FILE, or --nanogpt FOLDER$"):
         do(ExportSettings, [str(six.folder)])
