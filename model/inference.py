@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+import shlex
 import shutil
 import sys
 import unicodedata
@@ -244,7 +245,7 @@ def write_upstream(folder: Path, clone: Path, name: str, *, steps: int, loss: fl
             shutil.rmtree(each, ignore_errors=True)
         remedy = "name another folder, or remove what an earlier export left there"
         raise UserError(f"--nanogpt: {str(path.parent)!r} cannot be written ({error.strerror}): {remedy}") from None
-    return f"{out}: in {clone}: python sample.py --out_dir={out.parent.name} --device=cpu"
+    return f"{out}: in {clone}: python sample.py {shlex.quote(f'--out_dir={out.parent.name}')} --device=cpu"
 
 
 def _print(text: str) -> None:

@@ -222,6 +222,16 @@ def test_why_nanogpt_cannot_have_a_winner_is_one_line(
     assert [each.name for each in clone.iterdir()] == ["sample.py"]
 
 
+def test_what_samples_from_a_winner_can_be_typed_though_its_study_has_a_space(
+    tmp_path: Path, clone: Path, printed: Printed
+) -> None:
+    study = search(tmp_path / "runs" / "a study")
+    study.trial("t2")
+    won(study, "nanogpt")
+    told = printed(ExportSettings, study.folder, "--nanogpt", clone).rpartition(": ")[2]
+    assert shlex.split(told) == ["python", "sample.py", "--out_dir=out-a study", "--device=cpu"]
+
+
 def test_an_earlier_export_is_not_written_over(six: Written, clone: Path) -> None:
     won(six, "nanogpt")
     words = [str(six.folder), "--nanogpt", str(clone)]
