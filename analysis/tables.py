@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,8 @@ def write_file(file: Path, content: bytes) -> Path:
             opened.write(content)
         unfinished.replace(file)
     except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
         raise _refused(file, error) from None
     return file
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import resource
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from analysis.plots.dimensions import effects
 from analysis.settings import RankSettings, ReportSettings
 from analysis.study import Results, Study, open_study
 from analysis.style import CHARGE_COLORS, MANY, Picture, new_figure
+from analysis.tables import write_file
 from tests import scaling_rows
 from tests.analysis.conftest import Printed, Written, do, one_line, search, study_of_rows
 from tests.tune.display.browser import Page, browser
@@ -217,6 +219,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(bare: None, young: Written,
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^--out: "):
         written(young, "--out", str(tmp_path / "file" / "folder"))
+
+
+def test_a_file_that_a_disk_does_not_take_leaves_nothing_behind(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with one_line(r"^--out: '.*new' cannot be written \(File too large\); "):
+            write_file(tmp_path / "new", bytes(8192))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("link", ["report", "report/figures", "report/report.html", "report/figures/front-nanogpt.csv"])
