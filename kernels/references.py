@@ -97,7 +97,8 @@ double add_scalars(double x, double y) { return x + y; }
 
 @cache
 def library() -> ctypes.CDLL:
-    """Compile SOURCE, once a process. UnavailableError: there is no gcc that can do it."""
+    """Compile SOURCE, once a process. UnavailableError: there is no gcc that can do it, or what it made is not loaded,
+    as from a folder that is mounted noexec."""
     if not (compiler := shutil.which("gcc")):
         raise UnavailableError("no gcc")
     with tempfile.TemporaryDirectory(prefix="ration-kernels-") as folder:
@@ -107,7 +108,10 @@ def library() -> ctypes.CDLL:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             raise UnavailableError(f"gcc failed: {(ran.stderr.splitlines() or ['no message'])[0]}")
-        return ctypes.CDLL(str(made))
+        try:
+            return ctypes.CDLL(str(made))
+        except OSError as error:
+            raise UnavailableError(str(error)) from None
 
 
 def c_function(name: str, result: Any, *arguments: Any) -> Any:

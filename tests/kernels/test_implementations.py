@@ -1,10 +1,12 @@
 """Implementations equal their references; of those that numba compiles one of each kind, as compiling takes seconds."""
 
+import re
+
 import numba
 import numpy as np
 import pytest
 
-from kernels import benchmark
+from kernels import benchmark, references
 from kernels.benchmark import KERNELS
 from kernels.kernel import THREADS, Implementation, UnavailableError
 from kernels.monte_carlo_pi import numba_count
@@ -52,6 +54,19 @@ def test_pi_has_the_same_hits_for_every_number_of_threads() -> None:
     finally:
         numba.set_num_threads(THREADS)
     assert want / 100_003 == pytest.approx(np.pi / 4, rel=0.01)
+
+
+def test_where_no_compiled_code_can_be_loaded_c_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a folder for temporary files that is mounted noexec."""
+
+    def refused(file: str) -> None:
+        raise OSError(f"{file}: failed to map segment from shared object")
+
+    monkeypatch.setattr(references, "library", references.library.__wrapped__)
+    monkeypatch.setattr(references.ctypes, "CDLL", refused)
+    (implementation,) = (each for each in KERNELS["scalar_add"].implementations if each.name == "c")
+    fault = benchmark.build_and_check(KERNELS["scalar_add"], implementation, seed=1).fault
+    assert fault == "skipped: no gcc" or re.match("skipped: .*failed to map segment", fault)
 
 
 def test_without_a_gpu_every_gpu_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
