@@ -17,13 +17,15 @@ WIDTH = 190
 CONTRADICTED = ("hypotenuse_scalar", "scalar_add")
 """Kernels whose published figures contradict each other."""
 COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "rate", "of peak")
+STATUS = ""
+"""Head of the column that says why a row has no figures, or is unstable: it is kept on any screen."""
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, ""))
 
 
 def tables(rows: list[Row]) -> Iterator[Table]:
     """Yield the tables of a kernel's rows, one for each size. An unstable row says so, and shows no ratio."""
-    columns = ("implementation", *COLUMNS, *(f"x {name}" for name in BASELINES), "published", "")
+    columns = ("implementation", *COLUMNS, *(f"x {name}" for name in BASELINES), "published", STATUS)
     for (kernel, size), group in groupby(rows, key=lambda row: (row["kernel"], row["size"])):
         members = list(group)
         first = members[0]
@@ -35,7 +37,7 @@ def tables(rows: list[Row]) -> Iterator[Table]:
 def show(table: Table) -> None:
     """Print a table in the width of the screen."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    print(*screen_lines(table, width), "", sep="\n")
+    print(*screen_lines(table, width, first=(table.columns[0], STATUS)), "", sep="\n")
 
 
 def cells(row: Row) -> list[str]:

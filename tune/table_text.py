@@ -100,8 +100,9 @@ def latex(table: Table) -> str:
 
 
 def is_text_column(table: Table, column: int) -> bool:
-    """Whether most cells of a column begin with a letter, so that it is aligned left."""
-    return 2 * sum(row[column][:1].isalpha() for row in table.rows) > len(table.rows)
+    """Whether most cells of a column that are not empty begin with a letter, so that it is aligned left."""
+    cells = [row[column] for row in table.rows if row[column]]
+    return 2 * sum(cell[0].isalpha() for cell in cells) > len(cells)
 
 
 def escaped(text: str) -> str:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kernels import timing
+from kernels import table, timing
 from kernels.benchmark import KERNELS
 from kernels.settings import NAMES, SMALL, Settings
 from kernels.table import in_process, report
@@ -112,3 +112,14 @@ def test_an_unstable_row_is_marked_and_shows_no_ratio(rows, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("python", "numpy", "c "))]
     assert len(lines) >= 2 and all("unstable" in line or "skipped" in line for line in lines)
     assert not any("(" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, table.WIDTH])
+def test_why_a_row_was_not_timed_is_told_however_long_it_is_and_narrow_the_screen(rows, capsys, monkeypatch, width):
+    monkeypatch.setattr(table, "WIDTH", width)
+    settings, (_, measured) = rows
+    failed = {"median_seconds": None, "correct": "FAIL", "status": "FAIL: a cause of many words" + ", another" * 30}
+    timed = [row | {"unstable": False} for row in measured[1:]]
+    assert report(settings, [[measured[0] | failed, *timed]]) == 1
+    said = capsys.readouterr().out
+    assert said.split().count("cause") == 1 and sum("another" in word for word in said.split()) == 30
