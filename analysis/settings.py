@@ -64,6 +64,9 @@ class RankSettings(TableFlags):
         super().__post_init__()
         if self.top < 0:
             raise invalid("top", f"{self.top}: at least 0; write 0 for all rows")
+        form = "json" if self.json else self.form
+        if form and self.top not in (0, TOP):
+            raise invalid("top", f"'{self.top}' beside --{form}, which has all rows: leave it out")
         if self.stability is not None and not 0 < self.stability < 1:
             rule = "is no share: it lies between 0 and 1; write 0.5 for half"
             raise invalid("stability", f"{self.stability:g} {rule}")

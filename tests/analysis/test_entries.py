@@ -192,6 +192,7 @@ def test_a_table_that_cannot_be_looked_for_is_one_line() -> None:
 
 NO_FLAGS = (
     *(f"six {words}" for words in ("--family none", "--top -1", "--where 1", "--json --csv")),
+    *(f"six --top 1 {form}" for form in ("--json", "--csv", "--markdown", "--latex")),
     *(
         "six --stability 0",
         "six --stability 1",
