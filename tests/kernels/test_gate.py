@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,22 @@ def test_a_row_tells_the_gpu_it_ran_on_also_where_it_was_wrong(function, device,
 
     implementation = Implementation(name="it", build=build, device="gpu")
     assert row_of(replace(ADD, implementations=[implementation]))["device"] == device
+
+
+def test_a_gpu_that_makes_no_context_has_rows_that_say_so(monkeypatch):
+    """As one whose memory others hold; its name can be read."""
+
+    def refused(*_):
+        raise RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+
+    driver = SimpleNamespace(
+        is_available=lambda: True, gpus=[SimpleNamespace(name="it")], jit=lambda function: refused,
+        to_device=refused, get_current_device=refused,
+    )  # fmt: skip
+    monkeypatch.setattr("kernels.cuda.cuda", driver)
+    (implementation,) = (each for each in KERNELS["scalar_add"].implementations if each.device == "gpu")
+    row = row_of(replace(ADD, implementations=[implementation]))
+    assert (row["device"], row["correct"]) == ("it", "FAIL")
 
 
 def test_what_would_take_minutes_is_skipped():
