@@ -33,8 +33,10 @@ def step_seconds(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def longest_lives(rows: Sequence[Row]) -> list[Row]:
-    """Return the row of the longest life of each configuration."""
-    longest = {label(row["config"]): row for row in sorted(filter(is_life, rows), key=asked_seconds)}
+    """Return the row of the longest life of each configuration whose steps were timed."""
+    timed = step_seconds(rows)
+    lives = [row for row in rows if is_life(row) and label(row["config"]) in timed]
+    longest = {label(row["config"]): row for row in sorted(lives, key=asked_seconds)}
     return [row for row in rows if row is longest.get(label(row["config"]))]
 
 

@@ -309,6 +309,12 @@ def test_only_what_differs_in_one_dimension_alone_is_compared(tmp_path: Path) ->
     assert losses_against_mean(ours, "heads").empty
 
 
+def test_a_life_whose_steps_were_not_timed_is_left_out(tmp_path: Path) -> None:
+    """As where the process that was to time them was killed."""
+    untimed = CURVES[1] | {"key": "untimed", "config": {"d_model": 64}}
+    assert set(lives(study_of_rows(tmp_path / "study", "curves", [*CURVES, untimed])).data["d_model"]) == {32}
+
+
 def test_words_whose_perplexity_is_no_float_have_the_largest(tmp_path: Path) -> None:
     rows = [row({"steps": 100}, {"d_model": 32, "heads": 4, "layers": 2, "dropout": 0.1, "seed": 1}, 500.0)]
     found = ablation_table(study_of_trials(tmp_path / "x", "ablation", rows))
