@@ -170,8 +170,13 @@ def _note_of(source: str) -> Path:
 
 
 def _note(source: str, stamp: Stamp, key: str) -> None:
-    """Note for the next search which data a source with this stamp has."""
+    """Note for the next search which data a source with this stamp has. OSError: the disk does not take it."""
     (path := _note_of(source)).parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        json.dump({"source": source, "stamp": stamp, "key": key, "by": made_by()}, file)
-    Path(file.name).replace(path)
+    file = tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8")  # noqa: SIM115
+    try:
+        with file:
+            json.dump({"source": source, "stamp": stamp, "key": key, "by": made_by()}, file)
+        Path(file.name).replace(path)
+    except OSError:
+        Path(file.name).unlink()
+        raise

@@ -192,6 +192,13 @@ def test_a_damaged_note_is_made_anew(tmp_path: Path, place: Path) -> None:
     prepare(path, "text", not_again)
 
 
+def test_a_note_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, place: Path) -> None:
+    path = write(tmp_path / "some.txt", "text")
+    (taken := cache._note_of(f"text {path}")).mkdir(parents=True)
+    assert content(prepare(path, "text")) == content(anew(path, "text"))
+    assert [*(place / "sources").iterdir()] == [taken]
+
+
 def test_two_that_prepare_at_once_have_the_same_and_leave_one_folder(kind: str, tmp_path: Path, place: Path) -> None:
     path, both, made = write(tmp_path / "some.txt", kind), threading.Barrier(2), []
 
