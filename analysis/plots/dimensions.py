@@ -210,8 +210,12 @@ def effects(results: Results, family: str) -> Picture:
     if not shares.empty:
         plot, backwards = plots[len(names)], shares.iloc[::-1]
         errors = np.clip([backwards["share"] - backwards["low"], backwards["high"] - backwards["share"]], 0, None)
-        plot.barh(backwards.index, backwards["share"], xerr=errors, color=ORANGE, ecolor=BLACK, capsize=3)
-        plot.set(title="importance (Optuna)", xlim=(0, 1))
+        plot.barh(
+            range(len(shares)), backwards["share"], xerr=errors, height=0.35, color=ORANGE, ecolor=BLACK, capsize=3
+        )
+        for place, name in enumerate(backwards.index):  # above its bar: beside it a long one would press all panels
+            plot.text(0.01, place + 0.2, name, va="bottom", fontsize=8, clip_on=True)
+        plot.set(title="importance (Optuna)", xlim=(0, 1), ylim=(-0.5, len(shares)), yticks=[])
         plot.grid(axis="y", visible=False)
     few = f" Importances take {FEWEST} trials." if shares.empty else ""
     what = f"Best {measure.name}, and the median" if measure.is_loop_metric else "Perplexity against the median"

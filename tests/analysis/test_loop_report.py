@@ -145,6 +145,22 @@ def test_every_kind_of_dimension_is_judged_and_drawn(results: Results, pictures:
     assert set(shares.index) == set(names) and shares["share"].sum() == pytest.approx(1)
 
 
+def test_a_panel_is_whole_though_its_dimensions_have_long_names(tmp_path: Path) -> None:
+    names = "gradient_accumulation_steps", "learning_rate_scheduler_type", "number_of_heads_in_each_layer"
+    study = Written(tmp_path / "study", families={LOOP: 1.0}, corpora={}, settings={"metric": "loss"})
+    for number in range(12):
+        config = {name: 1 + number // 3**place % 3 for place, name in enumerate(names)}
+        values = {"family": LOOP, "config": json.dumps(config), "state": "paused", "created": number}
+        study.journal.insert("trials", {"trial": f"t{number}"} | values)
+        columns = {"numbers": json.dumps({"loss": number}), "steps": 1, "valid_loss": number}
+        study.report(f"t{number}", None, **columns)
+    study.journal.close()
+    figure = effects(Results(studies=[open_study(study.folder)]), LOOP).figure
+    panels = [plot for plot in figure.axes if plot.axison]
+    assert [plot.get_title(loc="left") for plot in panels] == [*names, "importance (Optuna)"]
+    assert all(plot.get_tightbbox().x1 <= figure.bbox.x1 for plot in panels)
+
+
 @pytest.mark.parametrize("log", [True, False, None])
 def test_parts_of_a_range_follow_one_another_and_hold_all_that_have_a_value(log: bool | None) -> None:
     values = pd.Series(np.random.default_rng(0).uniform(0.01, 10, 50)).mask(np.arange(50) % 5 == 0)
