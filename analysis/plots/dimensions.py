@@ -46,6 +46,7 @@ MOST = 200  # most trials in a resample
 OF_A_MEAN = 5  # least trials for an interval of their mean: that of two would be the two themselves
 LETTERS = 36  # most letters, in all, of the values of a list that are named side by side
 LEAST_LETTERS = 3
+FEW_DECADES = 300.0  # times its least that a logarithmic range may reach for ticks at 3, 30 and the like
 BINS, IN_A_BIN = 4, 3  # most parts of a range with equally many trials, whose means are shown; least trials of a part
 
 
@@ -85,7 +86,9 @@ def place_values(values: pd.Series, log: bool | None = None) -> ValuePlaces:
     parts = min(BINS, max(len(known) // IN_A_BIN, 1))
     groups = pd.qcut(places, parts, labels=False, duplicates="drop").fillna(-1).astype(int)
     whole = all(float(value).is_integer() for value in unique)
-    locator = LogLocator(subs=(1.0, 3.0)) if by_log and is_wide(numeric) else MaxNLocator(4, integer=whole)
+    subs = (1.0, 3.0) if low > 0 and high <= FEW_DECADES * low else (1.0,)
+    logs = by_log and is_wide(numeric)
+    locator = LogLocator(subs=subs, numticks=5) if logs else MaxNLocator(4, integer=whole)
     at = [float(value) for value in locator.tick_values(low, high) if low <= value <= high]
     ticks = {math.log10(value) if by_log else value: tables.short_number(value) for value in at or [low]}
     return ValuePlaces(places=places, groups=groups, ticks=ticks, listed=False)

@@ -161,6 +161,22 @@ def test_a_panel_is_whole_though_its_dimensions_have_long_names(tmp_path: Path) 
     assert all(plot.get_tightbbox().x1 <= figure.bbox.x1 for plot in panels)
 
 
+@pytest.mark.parametrize("decades", [1, 2, 3, 5, 7, 9, 12])
+def test_ticks_of_a_logarithmic_range_lie_apart(tmp_path: Path, decades: int) -> None:
+    study = Written(tmp_path / "study", families={LOOP: 1.0}, corpora={}, settings={"metric": "loss"})
+    for number in range(20):
+        config = json.dumps({"rate": 10 ** (-decades * number / 19)})
+        values = {"family": LOOP, "config": config, "state": "paused", "created": number}
+        study.journal.insert("trials", {"trial": f"t{number}"} | values)
+        columns = {"numbers": json.dumps({"loss": number}), "steps": 1, "valid_loss": number}
+        study.report(f"t{number}", None, **columns)
+    study.journal.close()
+    panel = effects(Results(studies=[open_study(study.folder)]), LOOP).figure.axes[0]
+    panel.figure.draw_without_rendering()
+    places = [label.get_window_extent() for label in panel.get_xticklabels()]
+    assert len(places) > 1 and all(one.x1 < other.x0 for one, other in pairwise(places))
+
+
 @pytest.mark.parametrize("log", [True, False, None])
 def test_parts_of_a_range_follow_one_another_and_hold_all_that_have_a_value(log: bool | None) -> None:
     values = pd.Series(np.random.default_rng(0).uniform(0.01, 10, 50)).mask(np.arange(50) % 5 == 0)
