@@ -18,13 +18,13 @@ UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number with so many significant digits, without an exponent below 1e9; `-` for NaN."""
+    """Return a number with so many significant digits, without an exponent from 1e-9 to 1e9; `-` for NaN."""
     if pd.isna(value):
         return EMPTY_CELL
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     places = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:,.{max(places, 0)}f}" if abs(value) < 1e9 else f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(places, 0)}f}" if 1e-9 <= abs(value) < 1e9 else f"{value:.{digits - 1}e}"
 
 
 def reported(value: float) -> str:

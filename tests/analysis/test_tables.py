@@ -42,6 +42,7 @@ def test_a_configuration_is_said_as_a_person_says_it(config, words):
         (tables.number, 1234567.0, "1,234,567"),
         (tables.number, 0.0123456, "0.01235"),
         (tables.number, 0.0, "0"),
+        (tables.number, 5e-324, "4.941e-324"),
         (tables.count, 12_345.0, "12.3k"),
         (tables.count, 1_200_000.0, "1.20M"),
         (tables.count, 999_700.0, "1.00M"),
