@@ -12,7 +12,7 @@ from model.nn.precision import processor_facts
 from model.training.time_budget import WHOLE_MARGIN
 from tune.backend.leased import TrialEnvironment
 from tune.own_loop import make_loop_family
-from tune.recipe import StepPrices, evaluation_tokens, launches, life_share
+from tune.recipe import WARM_UPS_AT_FIRST, StepPrices, evaluation_tokens, launches, life_share
 from tune.search.confirm import HalvingWithConfirmation
 from tune.search.earlier import WarmStart
 from tune.search.engine import Engine, Listener
@@ -28,10 +28,6 @@ from tune.store import heartbeat
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, as_mapping
 from tune.winners import decoding_seconds
-
-WARM_UPS_AT_FIRST = 1.0
-"""Length of the first rung, where the cap pays for it, in warm-ups of the default configuration alone on its device;
-trials that share a machine take longer for one."""
 
 
 def make_engine(

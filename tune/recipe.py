@@ -94,8 +94,12 @@ LEAST_BETA2, MOST_BETA2 = 0.9, 0.999
 ROUNDS = 20
 """Rounds of the iteration from the largest model of the space to one that suits the compute at the FLOP/s and the batch
 that it has itself: each is nearer by a third."""
-WARM_UP_SHARE = 0.05
-"""Largest share of the last trial's steps in warm-up; a long one has the family's own warm-up."""
+WARM_UP_SHARE = 0.02
+"""Largest share of the last trial's steps in warm-up; a long one has the family's own warm-up. A longer one was worse,
+for translation by .01 to .04 nats at a tenth of 500 steps (docs/log.md, day 53)."""
+WARM_UPS_AT_FIRST = 2.5
+"""Length of the first rung, where the cap pays for it, in warm-ups of the default configuration alone on its device;
+trials that share a machine take longer for one."""
 SMALLEST_EVALUATION_TOKENS = 2_048
 EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
 """Tokens of nanoGPT's fixed validation subset for each second of rung 0, so that evaluating it takes at most about 2 %

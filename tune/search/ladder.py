@@ -21,8 +21,7 @@ FEWEST_TRIALS, LEAST_TRIALS = 6, 3
 """Rung 0 is shorter than asked for where fewer trials than the first number would fit otherwise, but shorter than
 SETTLED_SHARE of that only where fewer than the second would."""
 SETTLED_SHARE = 0.2
-"""Share of a rung 0 of fifty steps, the length of a warm-up, that ten are: what fewer steps tell does not make up for
-more trials."""
+"""Share of a rung 0 of fifty steps that ten are: what fewer steps tell does not make up for more trials."""
 CONFIRM_SHARE = 1 / 3
 """Share of what can be used of a cap that is kept to train the last two anew; what they do not use goes to the last
 segment."""
