@@ -218,6 +218,7 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
         ("cap", 100.0): "15m left at the deadline: a later --deadline goes on with them",
         ("cap", None): f"15m left: {last['reason']}; a larger --budget goes on",
     }
+    assert "nothing is left" not in line
     assert line == told.get((reason, deadline), line) and (line.startswith("15m left") == (reason == "cap"))
     if (reason, deadline) == ("cap", None):
         moment = {"at": world.now, "trial": None, "action": "hand back", "report": 0}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tune.search.forecast import NO_FAVOUR, Favour
 from tune.search.ladder import Frame, Ladder
 from tune.search.policy import BudgetLeft, Confirm, Finish, HandBack, Move, Wait
-from tune.search.successive_halving import SuccessiveHalving
+from tune.search.successive_halving import PAYS_NO_MORE, SuccessiveHalving
 
 
 class HalvingWithConfirmation(SuccessiveHalving):
@@ -73,7 +73,7 @@ class HalvingWithConfirmation(SuccessiveHalving):
             return anew
         seconds, least = min(left.seconds, left.wall), self.ladder.overhead
         if left.running == 0 or left.seconds > left.wall:
-            return self._last_segment(leader, seconds, least) if seconds > least else HandBack("nothing is left")
+            return self._last_segment(leader, seconds, least) if seconds > least else HandBack(PAYS_NO_MORE)
         return HandBack("the last two are trained anew, and the leader gets what they leave over")
 
     def _next_confirmation(self, leader: str, left: BudgetLeft) -> Confirm | None:

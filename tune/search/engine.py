@@ -15,7 +15,7 @@ from tune.search.family import MOST_REFUSALS, Family, Slots, TrialRecord, with_m
 from tune.search.ladder import Ladder, wall_clock
 from tune.search.policy import BudgetLeft, Confirm, Finish, HandBack, Promote, Start, Train, Wait
 from tune.search.state import AgreedTerms, State, last_events, parse_agreed_terms
-from tune.search.successive_halving import HOPELESS
+from tune.search.successive_halving import HOPELESS, PAYS_NO_MORE
 from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, RunningLease
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
@@ -209,7 +209,7 @@ class Engine:
         ):
             left = self._left(name, wall, idle, binding=binding)
             enough = left.seconds >= LEAST_LEASE_SECONDS
-            move = family.decide(left) if enough else HandBack("nothing is left")
+            move = family.decide(left) if enough else HandBack(PAYS_NO_MORE)
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
                 move = Wait("a loop that had never reported holds more than it will take")
             if not isinstance(move, HandBack | Wait):

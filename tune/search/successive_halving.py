@@ -28,6 +28,7 @@ to .3 come to the same (docs/log.md, day 26)."""
 ENOUGH = 1.01
 """Factor by which a last segment must lengthen a training to be worth it."""
 NO_TRIAL, BEFORE_DEADLINE = "no trial can go on", "before the deadline"
+PAYS_NO_MORE = "what is left pays for nothing more"
 NO_LONGER = "would train no longer than it has"
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
 PAST_BEST = f"trials are past their best, and with what is left none is expected to gain {TIE:g} nats"
@@ -280,7 +281,7 @@ class SuccessiveHalving(Policy):
         least += LEASE_RESERVE_FACTOR * self.trials[trial].progress.gap if trial is not None else 0.0
         if trial is None or seconds <= least:
             before = f" {BEFORE_DEADLINE}" if left.binding and left.wall < left.seconds else ""
-            return HandBack(NO_TRIAL if trial is None else f"nothing is left{before}")
+            return HandBack(NO_TRIAL if trial is None else f"{PAYS_NO_MORE}{before}")
         last = self._last_segment(trial, seconds, least, by_deadline=left.binding and left.wall < left.seconds)
         if isinstance(last, HandBack):
             return last
