@@ -100,7 +100,7 @@ when a lease cut it short, or when it failed on its way to a further rung, in pl
 rung: after the decay, the highest before it; averaged: whether the average of the weights is kept."""
 PLACES_QUERY = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family
-               ORDER BY {ORDER}, {VALUES["perplexity"]}, {CHECKPOINT_FIRST_SQL}, created, trial, final DESC, rung DESC
+               ORDER BY {ORDER}, {VALUES["perplexity"]}, {CHECKPOINT_FIRST_SQL}, created, trial, report DESC
            ) AS place
     FROM ({LEVELS})"""
 """Query of levels with their place in their family: the first at a moment (?1) is the best so far."""

@@ -147,6 +147,16 @@ def test_what_a_loop_was_cut_short_with_counts_at_the_highest_rung_that_it_had(s
     assert (row["loss"], level_text(row)) == (0.7, "at rung 1")
 
 
+def test_a_loop_that_goes_on_after_its_last_lease_stands_where_it_got_to(study: Written) -> None:
+    """As under a larger cap: what it says of it is its last report, also where that is no new best."""
+    study.trial("t1", family=LOOP)
+    for rung, steps, last in ((0, 5, {"ended": "rung"}), (None, 8, {"ended": "final", "final": 1})):
+        study.report("t1", None, rung=rung, valid_loss=1 / steps, numbers="{}", steps=steps, **last)
+    study.report("t1", None, rung=1, valid_loss=1 / 8, numbers='{"loss": 9}', ended="rung", steps=10)
+    (row,) = ranking(study.journal)
+    assert (row["loss"], row["steps"], row["numbers"], level_text(row)) == (1 / 8, 10, '{"loss": 9}', "at rung 1")
+
+
 def test_the_training_loss_of_a_trial_at_its_end_is_that_of_its_last_tenth(study: Written) -> None:
     study.trial("t1", state="finished")
     study.charge("steps", 1.0, trial="t1")
