@@ -2,6 +2,8 @@
 
 import os
 import random
+import shlex
+import subprocess
 import sys
 import unicodedata
 from collections import Counter
@@ -285,3 +287,14 @@ def test_the_line_that_is_not_utf_8_is_told_however_far_it_is(tmp_path: Path, mo
     path.write_bytes("uno é dos\n".encode() * 1_000 + b"\xc3(\n")
     with pytest.raises(ValueError, match="is not UTF-8 at line 1001;"):
         load_text(path)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "UTF-16"])
+def test_what_is_not_utf_8_is_so_after_the_remedy_that_is_told(encoding: str, tmp_path: Path) -> None:
+    text = "uno é dos\n" * 2_000
+    (path := tmp_path / "text.txt").write_bytes(text.encode(encoding))
+    with pytest.raises(ValueError, match=rf"is not UTF-8 .*\b{encoding}\b") as error:
+        load_text(path)
+    remedy = str(error.value).split("convert it with ")[1].split(",")[0].replace("ENCODING", encoding)
+    path.write_bytes(subprocess.run([*shlex.split(remedy), path], check=True, capture_output=True).stdout)
+    assert "".join(texts(load_text(path))) == text
