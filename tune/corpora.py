@@ -95,8 +95,9 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
             data[kind] = load_corpus(settings, kind, BUILTIN)
     too_long = f"pairs left out as longer than {LONGEST_CHARACTERS:,} characters on a side"
     notes += [
-        f"{' and '.join(learners[kind])}: {too_long}: {each.too_long:,}"
-        for kind, each in data.items() if isinstance(each, PairData) and each.too_long
+        f"{' and '.join(learners[kind])}: {what}: {count:,}"
+        for kind, each in data.items() if isinstance(each, PairData)
+        for what, count in ((too_long, each.too_long), ("bad lines left out", each.bad_lines)) if count
     ]  # fmt: skip
     notes += [
         f"{' and '.join(learners[kind])}: {100 * each.unknown_share:.0f} % of the validation text are characters that "

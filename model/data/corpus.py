@@ -63,7 +63,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class PairCorpus:
-    """Pairs (source, target) of each split; too_long: number of pairs that were left out as such."""
+    """Pairs (source, target) of each split; too_long, bad_lines: how many of each were left out."""
 
     name: str
     sha256: str
@@ -72,6 +72,7 @@ class PairCorpus:
     valid: list[Pair]
     test: list[Pair]
     too_long: int = 0
+    bad_lines: int = 0
 
 
 class Pieces(Protocol):
@@ -171,8 +172,10 @@ def load_pairs(
         name = path.name
     train, valid, test = map(short_pairs, split_pairs(pairs, track=track))
     left = len(train) + len(valid) + len(test)
+    bad_lines = text.rstrip("\n").count("\n") + 1 - len(pairs)
     if left < LEAST_PAIRS:
         short = f" of at most {LONGEST_CHARACTERS:,} characters a side" if left < len(pairs) else ""
+        short += f" beside {bad_lines:,} bad lines" if bad_lines else ""
         raise UserError(
             f"{PAIRS_FLAG}: {str(path)!r} has {left} pairs{short}, fewer than a batch; "
             f"give a file of at least {LEAST_PAIRS} pairs"
@@ -187,6 +190,7 @@ def load_pairs(
         sha256=digest,
         builtin=path is None,
         too_long=len(pairs) - left,
+        bad_lines=bad_lines,
         train=train,
         valid=valid,
         test=test,

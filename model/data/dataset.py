@@ -76,7 +76,7 @@ class PairSplit:
 @dataclass(frozen=True, kw_only=True)
 class PairData(Stored):
     """Tokenized pairs; tokenizer: as JSON, with the tokens of the longest source that is trained on; row: source and
-    target tokens of a row; rows: the training pairs of each row; too_long: number of pairs that were left out as such.
+    target tokens of a row; rows: the training pairs of each row; too_long, bad_lines: as of PairCorpus.
     """
 
     name: str
@@ -93,6 +93,7 @@ class PairData(Stored):
     valid: PairSplit
     test: PairSplit
     too_long: int = 0
+    bad_lines: int = 0
 
     @cached_property
     def training_tokens(self) -> int:
@@ -247,6 +248,7 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
         valid=valid,
         test=test,
         too_long=corpus.too_long,
+        bad_lines=corpus.bad_lines,
     )
 
 

@@ -275,6 +275,7 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track =
         builtin=False,
         **kept,
         too_long=two_sided - short,
+        bad_lines=0,
     )
 
 

@@ -1,6 +1,7 @@
 """Which text serves a search: the one that was named, else the hub's where it can be had, else the builtin one."""
 
 import json
+import re
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -130,13 +131,25 @@ def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_nam
     assert len(asked) == 1
 
 
-def test_one_line_says_how_many_pairs_were_too_long(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("bad", "asked", "said"),
+    [
+        ("long\t" + "larga " * LONGEST_CHARACTERS + "\n", {}, "pairs left out as longer than .*"),
+        ("no tab\n\n", {"skip_bad_lines": True}, "bad lines left out"),
+    ],
+    ids=["too long", "bad"],
+)
+def test_one_line_says_how_much_of_a_file_was_left_out(
+    bad: str, asked: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """Also where the prepared text of before serves."""
     path = tmp_path / "pairs.tsv"
-    rows = [*pairs(0, 400), ("long", "larga " * LONGEST_CHARACTERS)]
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows))
-    found = load_corpora(Settings(budget=60.0, families={"translation": 1.0}, translation_corpus=path))
-    (note,) = found.notes
-    assert note.startswith("translation: pairs left out as longer than") and note.endswith(": 1")
+    lines = [f"{source}\t{target}\n" for source, target in pairs(0, 400)]
+    path.write_text("".join([bad, *lines]))
+    for _ in range(2):
+        found = load_corpora(Settings(budget=60.0, families={"translation": 1.0}, translation_corpus=path, **asked))
+        (note,) = found.notes
+        assert re.fullmatch(f"translation: {said}: {bad.count(chr(10))}", note)
 
 
 @pytest.mark.parametrize(("last", "notes"), [("to be or not ", 0), ("大か学", 1)])

@@ -130,7 +130,10 @@ def test_bad_lines_are_named_or_left_out(tmp_path: Path, bad: str, said: str) ->
         load_pairs(path)
     assert all(part in str(error.value) for part in ("--translation-corpus", "pairs.txt", "--skip-bad-lines"))
     corpus = load_pairs(path, skip_bad_lines=True)
-    assert len(all_pairs(corpus)) == 400
+    assert len(all_pairs(corpus)) == 400 and corpus.bad_lines == 2
+    path.write_text("\n".join([bad, *lines[:9]]), encoding="utf-8")
+    with pytest.raises(ValueError, match=" has 8 pairs beside 2 bad lines, fewer than a batch;"):
+        load_pairs(path, skip_bad_lines=True)
 
 
 def test_pairs_that_are_too_long_are_left_out_and_counted_and_the_others_stay_in_their_splits(tmp_path: Path) -> None:
