@@ -29,7 +29,14 @@ from tune.loop import output_of
 from tune.own_space import LOOP
 from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
-from tune.search.successive_halving import BEFORE_DEADLINE, NO_LONGER, NO_TRIAL, PAST_BEST, TOO_LITTLE
+from tune.search.successive_halving import (
+    BEFORE_DEADLINE,
+    NO_LONGER,
+    NO_TRIAL,
+    PAST_BEST,
+    TOO_LITTLE,
+    VARYING_ERROR_PARTS,
+)
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold
 from tune.store.journal import ENDED_BY_CAP, ENERGY, TOLD_FROM, Journal, as_mapping
@@ -89,9 +96,11 @@ def no_winner_reason(journal: Journal, family: str) -> str:
     phrases, where = phrases | {"again": "could go on after an error", "error": "failed"}, "log.txt"
     for kind in ("again", "error"):
         errors = [(row["reason"].partition(": ")[2], row["trial"]) for row in rows if _kind(row) == kind]
-        for error, count in Counter(error for error, _ in errors).most_common(1):
+        alike = [VARYING_ERROR_PARTS.sub("#", error) for error, _ in errors]
+        for one, count in Counter(alike).most_common(1):
+            error, trial = errors[alike.index(one)]
             phrases[kind] += f" ({f'{count} of them: ' if count < len(errors) else ''}{error})"
-            where = output_of(dict(reversed(errors))[error]) if family == LOOP else where
+            where = output_of(trial) if family == LOOP else where
     (first, most), *rest = kinds.most_common()
     text = ", ".join([f"{most} of {len(rows)} {phrases[first]}", *(f"{count} {phrases[kind]}" for kind, count in rest)])
     given = family == LOOP or "learning_rate" in json.loads(rows[0]["config"])

@@ -268,6 +268,8 @@ def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_
          "tries some"),
         (["error: its loss raised KeyError: 'a' (mine.py:3)"] * 3 + ["diverged"], "cap", {}, "3 of 4 failed (its loss "
          "raised KeyError: 'a' (mine.py:3)), 1 diverged; see log.txt, mend that and go on with --resume"),
+        ([f"error: a loss of {n} is a text" for n in (3, 4)], "cap", {}, "2 of 2 failed (a loss of 3 is a text); see "
+         "log.txt, mend that and go on with --resume"),
         (["price", "lease"], "cap", {}, "2 of 2 had too little time; give it a larger cap"),
         (["stopped"], "deadline", {}, "1 of 1 had too little time; give it a later --deadline"),
         (["stopped"], "SIGTERM", {}, "1 of 1 had too little time"),
