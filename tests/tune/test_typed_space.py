@@ -425,6 +425,18 @@ def test_the_printed_line_to_go_on_names_the_loop_its_mirror_and_its_cluster(her
     assert cli.parse(Settings, flags).deadline == 3 * 3600.0
 
 
+@pytest.mark.parametrize(
+    ("began", "said"),
+    [(LOOP, "gone.py' cannot be read"), ({"families": "nanogpt"}, "' is of no training loop of yours: leave it out$")],
+)
+def test_of_a_loop_that_is_typed_wrongly_beside_resume_no_study_is_called_damaged(
+    here: Path, began: dict[str, Any], said: str
+) -> None:
+    (here / "study.json").write_text(json.dumps({"settings": Settings(budget="1h", **began).stored()}))
+    with pytest.raises(UserError, match=rf"^--train: '[^\n]*{said}"):
+        Settings.of_study(here, train="gone.py" if began is LOOP else LOOP["train"])
+
+
 def test_what_is_to_change_is_inside_of_the_call_that_goes_on_with_a_function(here: Path) -> None:
     def train(config: dict[str, Any]) -> None: ...
 
