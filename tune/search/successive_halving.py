@@ -35,7 +35,13 @@ PAST_BEST = f"trials are past their best, and with what is left none is expected
 SAME_ERRORS_TO_GIVE_UP = 3
 """Number of trials that fail with one error, before any reached a rung, at which all others are expected to fail too.
 """
-HOPELESS = f"{SAME_ERRORS_TO_GIVE_UP} trials failed with one error, and none reached a rung in this run"
+DIVERGED_TO_GIVE_UP = 20
+"""The same of trials that diverge: of a space with few good learning rates most may."""
+HOPELESS = (
+    f"{SAME_ERRORS_TO_GIVE_UP} trials failed with one error, or {DIVERGED_TO_GIVE_UP} diverged, "
+    "and none reached a rung in this run"
+)
+DIVERGED = "diverged"  # as it begins the reason of such a trial's end
 VARYING_ERROR_PARTS = re.compile(r"0x[0-9a-f]+|\d+")
 """The parts of an error's text that differ between trials: shapes, addresses."""
 
@@ -85,10 +91,12 @@ class SuccessiveHalving(Policy):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether in this run so many trials failed with one error, and none reached a rung, that there is no use in
-        another."""
-        alike = max((self._errors - self._errors_before).values(), default=0)
-        return alike >= SAME_ERRORS_TO_GIVE_UP and not self._heard
+        """Whether in this run so many trials failed with one error or diverged, and none reached a rung, that there is
+        no use in another."""
+        new = self._errors - self._errors_before
+        diverged = new.pop(DIVERGED, 0)
+        failed = max(new.values(), default=0)
+        return not self._heard and (failed >= SAME_ERRORS_TO_GIVE_UP or diverged >= DIVERGED_TO_GIVE_UP)
 
     def rung_seconds(self, rung: int) -> float:
         return self.ladder.rung_seconds(rung)
@@ -164,7 +172,7 @@ class SuccessiveHalving(Policy):
     def on_ended(self, trial: str, reason: str) -> None:
         self.standings.close(trial, "ended")
         self._release(trial)
-        if reason.startswith("error"):
+        if reason.startswith(("error", DIVERGED)):
             self._errors[VARYING_ERROR_PARTS.sub("#", reason)] += 1
 
     def on_resumed(self, begin: Mapping[str, float]) -> None:

@@ -14,7 +14,7 @@ from tune.recipe import LIFE_SHARE
 from tune.search.forecast import Progress
 from tune.search.ladder import WALL_CLOCK_MULTIPLE, Frame, Rules
 from tune.search.policy import Finish, HandBack, Promote, Start, Wait
-from tune.search.successive_halving import ENOUGH, LEADERS, NO_LONGER
+from tune.search.successive_halving import DIVERGED_TO_GIVE_UP, ENOUGH, HOPELESS, LEADERS, NO_LONGER
 from tune.store.heartbeat import GRACE_SECONDS
 
 SCENARIOS: list[dict[str, Any]] = [
@@ -442,6 +442,18 @@ def test_what_ended_by_itself_stays_at_its_end_under_a_larger_cap() -> None:
     policy.on_returned("a")
     policy.refit(policy.make_ladder(6000.0))
     assert policy.trials["a"].state == "finished"
+
+
+def test_where_all_that_began_in_a_run_diverge_no_other_begins_until_the_next_run() -> None:
+    """A loop that always reports NaN would spend the whole cap."""
+    policy = bare()
+    for number in range(DIVERGED_TO_GIVE_UP):
+        assert isinstance(policy.decide(left()), Start)
+        policy.on_promoted(f"{number}", 0, 0.0)
+        policy.on_ended(f"{number}", "diverged")
+    assert policy.decide(left()) == HandBack(HOPELESS)
+    policy.on_resumed({})
+    assert isinstance(policy.decide(left()), Start)
 
 
 @pytest.mark.parametrize("how", ["at a rung", "past its best", "by itself", "at its end"])
