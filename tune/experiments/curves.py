@@ -14,7 +14,7 @@ from tune.experiments.life_training import ENDS, RATIO, REPORT_SECONDS, SLOW_STE
 from tune.experiments.prices import EVALUATION_TOKENS, FORWARD, step_price
 from tune.experiments.tables import figure
 from tune.reports import EPOCHS_AS_NEW
-from tune.rows import asked_seconds, is_life, longest_lives, step_seconds
+from tune.rows import asked_seconds, longest_lives, step_seconds
 from tune.search_space import FASTEST_FIRST, label
 
 SHAPES = (
@@ -85,7 +85,7 @@ def step_time_for(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
 def further(rows: Sequence[Row]) -> list[Point]:
     """Return lives ten times as long of the configurations that could win there, for which the cap may not suffice."""
     times, step, found = LONG_LIFE / LIFE, step_seconds(rows), []
-    for row in could_win(list(filter(is_life, rows)), times):
+    for row in could_win(longest_lives(rows), times):
         done, batch_tokens = asked_seconds(row), row["tokens_per_report"] / row["steps_per_report"]
         evaluation = FORWARD * EVALUATION_TOKENS / batch_tokens * step[label(row["config"])]
         found.append(life_point(times * done, row["asked"]["report_every"], row["config"], evaluation, done))
