@@ -8,8 +8,9 @@ from model.training.checkpoint import load_model
 from tune.errors import UserError
 
 if __name__ == "__main__":
+    folder, *sentences = sys.argv[1:] or sys.exit(__doc__)
     try:
-        model, tokenizer = load_model(Path(sys.argv[1]))
-        print(*translations(model, tokenizer, sys.argv[2:]), sep="\n")
+        model, tokenizer = load_model(Path(folder))
+        print(*translations(model, tokenizer, sentences), sep="\n")
     except UserError as error:  # such as a folder without a model, or one that does not translate
         sys.exit(str(error))
