@@ -22,8 +22,8 @@ from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS
 
 GIVE_UP = "give up"
-"""The decision to start no more trials of a family, as too many failed with one error; recorded of the last that
-failed."""
+"""The decision to start no more trials of a family, as too many failed with one error or diverged; recorded of the last
+of these."""
 
 
 class Listener:
@@ -110,7 +110,8 @@ class Engine:
 
     @property
     def ended_by(self) -> str:
-        """What ended the search: what cut it off, an error that several trials share; else its cap."""
+        """What ended the search: what cut it off, an error that several trials share, or that they diverge; else its
+        cap."""
         hopeless = all(family.policy.is_hopeless for family in self.families.values())
         return self.cut_off or (ENDED_BY_ERRORS if hopeless else ENDED_BY_CAP)
 

@@ -36,9 +36,10 @@ SAME_ERRORS_TO_GIVE_UP = 3
 """Number of trials that fail with one error, before any reached a rung, at which all others are expected to fail too.
 """
 DIVERGED_TO_GIVE_UP = 20
-"""The same of trials that diverge: of a space with few good learning rates most may."""
+"""The same of trials that diverge, for each slot: of a space with few good learning rates most may, and of many slots
+so many do before any other can reach a rung."""
 HOPELESS = (
-    f"{SAME_ERRORS_TO_GIVE_UP} trials failed with one error, or {DIVERGED_TO_GIVE_UP} diverged, "
+    f"{SAME_ERRORS_TO_GIVE_UP} trials failed with one error, or {DIVERGED_TO_GIVE_UP} diverged on each slot, "
     "and none reached a rung in this run"
 )
 DIVERGED = "diverged"  # as it begins the reason of such a trial's end
@@ -96,7 +97,8 @@ class SuccessiveHalving(Policy):
         new = self._errors - self._errors_before
         diverged = new.pop(DIVERGED, 0)
         failed = max(new.values(), default=0)
-        return not self._heard and (failed >= SAME_ERRORS_TO_GIVE_UP or diverged >= DIVERGED_TO_GIVE_UP)
+        enough = DIVERGED_TO_GIVE_UP * (1 + self.standings.flying.total())
+        return not self._heard and (failed >= SAME_ERRORS_TO_GIVE_UP or diverged >= enough)
 
     def rung_seconds(self, rung: int) -> float:
         return self.ladder.rung_seconds(rung)

@@ -23,7 +23,7 @@ from tune.search.family import (  # fmt: skip
     with_start_up,
 )
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.successive_halving import SAME_ERRORS_TO_GIVE_UP
+from tune.search.successive_halving import HOPELESS, SAME_ERRORS_TO_GIVE_UP
 from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS
 
@@ -93,6 +93,21 @@ def test_a_quarter_that_diverges_costs_next_to_nothing_afterwards(tmp_path: Path
     assert 0 < after <= 0.02 * 1200
     finals = world.rows("SELECT trial FROM trials WHERE state = 'finished'")
     assert len(finals) == 2 and not {row["trial"] for row in finals} & set(world.diverged_at)
+
+
+@pytest.mark.parametrize("slots", [1, 32])
+@pytest.mark.parametrize("each", [1, 2])
+def test_a_search_gives_up_where_each_trial_diverges_and_not_where_many_slots_begin_some_that_do_not(
+    tmp_path: Path, slots: int, each: int
+) -> None:
+    """Of so many at once a usual share is more than twenty before any can reach a rung."""
+    world = World(tmp_path, cap=1000.0 * slots, slots=slots, shares={"nanogpt": 1.0})
+    world.diverging = dict.fromkeys(range(1, 10_000, each), 0.1)
+    world.run()
+    gave_up = world.total("SELECT COUNT(*) FROM decisions WHERE action = 'give up'")
+    assert (gave_up, world.engine.ended_by) == ((1, ENDED_BY_ERRORS) if each == 1 else (0, ENDED_BY_CAP))
+    assert bool(world.rows("SELECT 1 FROM decisions WHERE reason = ?", HOPELESS)) == (each == 1)
+    assert (world.spent < 0.5 * 1000 * slots) == (each == 1)
 
 
 @pytest.mark.parametrize("signs", [True, False])
