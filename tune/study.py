@@ -320,7 +320,7 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
         first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:MAX_NAMED_CONFIGS])
         yield f"{len(failed)} came to no end: {first}{'; ...' if len(failed) > MAX_NAMED_CONFIGS else ''}"
     if left and any(family.policy.is_hopeless for family in engine.families.values()):
-        yield f"{len(left)} of {len(listed.listed)} left out, as the first failed alike"
+        yield f"{len(left)} of {len(listed.listed)} left out, as the first failed with one error"
     elif left and not engine.cut_off:
         named = ", ".join(label(each.config) for each in left[:MAX_NAMED_CONFIGS])
         which = f"{named}{', ...' if len(left) > MAX_NAMED_CONFIGS else ''}"

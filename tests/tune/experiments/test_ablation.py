@@ -247,7 +247,7 @@ def test_of_a_list_no_checkpoint_of_an_end_is_kept_and_it_is_told_what_came_to_n
         assert (code, failed, len(states)) == (0, ["t001"], whole) and "left out" not in told
     else:
         assert code == 1 and 1 < len(failed) == len(states) < whole
-        assert f"{whole - len(failed)} of {whole} left out, as the first failed alike" in told
+        assert f"{whole - len(failed)} of {whole} left out, as the first failed with one error" in told
 
 
 def test_a_trial_of_two_cores_has_two_threads_and_two_of_rays_cpus(

@@ -10,6 +10,7 @@ from tests.tune.search.world import STEP_SECONDS, World
 from tune.errors import UserError
 from tune.reports import Evaluation, Report
 from tune.search.listed import ListEntry, dimensions
+from tune.search.successive_halving import DIVERGED_TO_GIVE_UP
 
 LISTED = [
     ListEntry(config={"number": number}, steps=steps, seconds=steps * STEP_SECONDS)
@@ -166,6 +167,14 @@ def test_what_does_not_fit_in_memory_or_diverges_stops_none_of_the_others(tmp_pa
     assert {"diverged", "memory", "decayed"} == reasons and not diverging & ends(search).keys()
     over = search.total("SELECT COUNT(*) FROM trials WHERE state IN ('finished', 'stopped')")
     assert over == len(LISTED)
+
+
+def test_however_many_diverge_a_list_goes_on_as_that_is_a_result(tmp_path: Path) -> None:
+    many = [replace(LISTED[-1], config={"number": number}) for number in range(1, DIVERGED_TO_GIVE_UP + 3)]
+    search = world(tmp_path, many, cap=1000.0, slots=1)
+    search.diverging = dict.fromkeys(range(1, DIVERGED_TO_GIVE_UP + 1), 1.0)
+    search.run()
+    assert len(ends(search)) == 2 and len(search.engine.trials) == len(many)
 
 
 def test_the_last_one_needs_its_price_and_no_margin(tmp_path: Path) -> None:
