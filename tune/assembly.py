@@ -12,7 +12,7 @@ from model.nn.precision import processor_facts
 from model.training.time_budget import WHOLE_MARGIN
 from tune.backend.leased import TrialEnvironment
 from tune.own_loop import make_loop_family
-from tune.recipe import WARM_UPS_AT_FIRST, StepPrices, evaluation_tokens, launches, life_share
+from tune.recipe import StepPrices, evaluation_tokens, first_steps, launches, life_share
 from tune.search.confirm import HalvingWithConfirmation
 from tune.search.earlier import WarmStart
 from tune.search.engine import Engine, Listener
@@ -160,14 +160,14 @@ def closing_seconds(context: SearchContext, name: str) -> Callable[[float], floa
 
 def shortest_rung(context: SearchContext, name: str) -> float:
     """Return the least seconds of training at rung 0 that make sense: those in which the default configuration passes
-    its warm-up, as a loss in it tells little but who steps the fastest."""
+    its warm-up."""
     recipe = context.recipes[name]
     if not recipe.flops:
         return SHORTEST_RUNG_SECONDS
     prices = context.prices.get(name, StepPrices(flops=recipe.flops))
     default = context.config(name, context.spaces[name].default())
     step = prices.step(launches(name, default.layers), FAMILIES[name].step_flops(default, context.data[name]))
-    return max(SHORTEST_RUNG_SECONDS, WARM_UPS_AT_FIRST * recipe.warm_up_steps * step)
+    return max(SHORTEST_RUNG_SECONDS, first_steps(recipe.warm_up_steps) * step)
 
 
 def make_trial_environment(context: SearchContext, engine: Engine) -> TrialEnvironment:

@@ -97,9 +97,9 @@ that it has itself: each is nearer by a third."""
 WARM_UP_SHARE = 0.02
 """Largest share of the last trial's steps in warm-up; a long one has the family's own warm-up. A longer one was worse,
 for translation by .01 to .04 nats at a tenth of 500 steps (docs/log.md, day 53)."""
-WARM_UPS_AT_FIRST = 2.5
-"""Length of the first rung, where the cap pays for it, in warm-ups of the default configuration alone on its device;
-trials that share a machine take longer for one."""
+WARM_UPS_AT_FIRST, STEPS_AT_FIRST = 2.5, 50
+"""Length of the first rung, where the cap pays for it, in warm-ups and in steps of the default configuration alone on
+its device, whichever is less; trials that share a machine take longer for one."""
 SMALLEST_EVALUATION_TOKENS = 2_048
 EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
 """Tokens of nanoGPT's fixed validation subset for each second of rung 0, so that evaluating it takes at most about 2 %
@@ -327,6 +327,12 @@ def batch_scaled_fields(own: Mapping[str, float], point: Mapping[str, Any]) -> d
 def _rate_times(times: float) -> float:
     """Return the factor of the learning rate for a batch that is so many times as large."""
     return min(max(math.sqrt(times), 1 / RATE_TIMES), RATE_TIMES)
+
+
+def first_steps(warm_up_steps: float) -> float:
+    """Return the steps that the default configuration makes at least until rung 0, as a loss in its warm-up tells
+    little but who steps the fastest."""
+    return max(warm_up_steps, min(STEPS_AT_FIRST, WARM_UPS_AT_FIRST * warm_up_steps))
 
 
 def life_share(family: str, *, suggested: bool = True) -> float:

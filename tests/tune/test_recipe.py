@@ -22,11 +22,12 @@ from tune.recipe import (
     NOMINAL,
     ROWS,
     SETTABLE,
-    WARM_UPS_AT_FIRST,
+    STEPS_AT_FIRST,
     WINDOWS,
     Recipe,
     StepPrices,
     evaluation_tokens,
+    first_steps,
     life_share,
     most_weights,
     parse_set,
@@ -295,9 +296,15 @@ def test_the_default_is_past_its_warm_up_after_rung_0_by_what_was_measured_where
         context = make_search_context(asked, CORE)
         default = context.config("nanogpt", context.spaces["nanogpt"].default())
         step = FAMILIES["nanogpt"].step_flops(default, context.data["nanogpt"]) / flops
-        assert shortest_rung(context, "nanogpt") == pytest.approx(WARM_UPS_AT_FIRST * default.warm_up_steps * step)
+        assert shortest_rung(context, "nanogpt") == pytest.approx(first_steps(default.warm_up_steps) * step)
         recipes.append(context.recipes)
     assert recipes[0] == recipes[1]
+
+
+@pytest.mark.parametrize("warm_up_steps", [1, 20, 50, 100, 20_000])
+def test_a_longer_warm_up_makes_rung_0_no_longer_than_it_takes(warm_up_steps: int) -> None:
+    steps = first_steps(warm_up_steps)
+    assert warm_up_steps <= steps <= max(warm_up_steps, STEPS_AT_FIRST)
 
 
 @pytest.mark.parametrize("given", ["", "context=16,32,64", "context=32..128", "batch_tokens=192,384"])

@@ -10,7 +10,7 @@ from typing import Any
 from tune.curves.recorded import Curve, CurveSuggestions, Table
 from tune.curves.replay_settings import Amount, ReplaySettings
 from tune.errors import UserError
-from tune.recipe import FLOPS_PER_WEIGHT, WARM_UPS_AT_FIRST, life_share, most_weights, suited_weights
+from tune.recipe import FLOPS_PER_WEIGHT, first_steps, life_share, most_weights, suited_weights
 from tune.reports import NATS, Evaluation, Report
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
@@ -43,8 +43,6 @@ IDEAS: dict[str, dict[str, Any]] = {
 device-seconds where trials have ends of their own, and else in tokens: with it the other way round. Without `outlook`
 the prior alone suggests."""
 
-MOST_FIRST_STEPS = 50
-"""Most steps of the middle configuration that are asked of rung 0: older tables have a warm-up of 50 steps."""
 WITHOUT = "without "
 """Prefix of the name of our own scheduler without the idea that follows."""
 OF_FRONT = "ration-front"
@@ -150,8 +148,7 @@ def _family(
     if cell.table.is_own_mode:  # a step stands for a second of training
         steps, unit, step_seconds = cell.life * cell.cap, max(curve.seconds_per_report for curve in curves), 1.0
         middle = _middle(curves)
-        first_steps = min(MOST_FIRST_STEPS, WARM_UPS_AT_FIRST * middle.warm_up_steps)
-        shortest = max(unit, first_steps * middle.step_seconds)
+        shortest = max(unit, first_steps(middle.warm_up_steps) * middle.step_seconds)
     policy: Policy
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
     if _ours(cell):

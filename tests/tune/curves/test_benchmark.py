@@ -35,6 +35,13 @@ def test_each_idea_can_be_left_out_and_is_another_rule(idea: str) -> None:
     assert Rules(**IDEAS[idea]) != Rules() or not IDEAS[idea]
 
 
+@pytest.mark.parametrize("warm_up", [5, 20, 50, 100])
+def test_rung_0_is_past_the_warm_up_of_a_table_whatever_that_is(warm_up: int) -> None:
+    curves = tuple(replace(each, warm_up_steps=warm_up, report_every=1.0) for each in by_size(3).curves)
+    ladder = played(Table(name="warm", curves=curves), "ration", share=100.0).families["replay"].policy.ladder
+    assert ladder.first >= warm_up
+
+
 @pytest.mark.parametrize("workers", [1, 8])
 def test_nothing_is_left_unspent_that_a_trial_could_use(workers: int) -> None:
     some = table(40, reports=40)
