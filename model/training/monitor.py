@@ -17,7 +17,7 @@ from tune.reports import EPOCHS_AS_NEW, WATCH_POINTS, WATCH_SHARE, Evaluation, L
 
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations in a final segment; the largest share of its time for them
 LISTED_POINTS = 20  # evaluations in a segment with `curve`, at equal distances in steps
-WARM_UPS_BEFORE_AN_AVERAGE = 5  # before so many the average is not evaluated: it lags while the loss falls steeply
+WARM_UPS_BEFORE_AN_AVERAGE = 2  # before so many the average is not evaluated: it lags while the loss falls steeply
 
 EXPLODED = 3.0
 """Nats above the first loss at which a trial has diverged, where it is so in two reads in a row."""
