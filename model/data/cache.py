@@ -172,11 +172,8 @@ def _note_of(source: str) -> Path:
 def _note(source: str, stamp: Stamp, key: str) -> None:
     """Note for the next search which data a source with this stamp has. OSError: the disk does not take it."""
     (path := _note_of(source)).parent.mkdir(parents=True, exist_ok=True)
-    file = tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8")  # noqa: SIM115
-    try:
-        with file:
-            json.dump({"source": source, "stamp": stamp, "key": key, "by": made_by()}, file)
-        Path(file.name).replace(path)
-    except OSError:
-        Path(file.name).unlink()
-        raise
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        (new := Path(folder, path.name)).write_text(
+            json.dumps({"source": source, "stamp": stamp, "key": key, "by": made_by()}), encoding="utf-8"
+        )
+        new.replace(path)

@@ -6,10 +6,11 @@ import numba
 import numpy as np
 import pytest
 
-from kernels import benchmark, references
+from kernels import benchmark
 from kernels.benchmark import KERNELS
 from kernels.kernel import THREADS, Implementation, UnavailableError
 from kernels.monte_carlo_pi import numba_count
+from kernels.references import library
 
 COMPILED = {
     *("njit", "njit-parallel", "njit-random", "vectorize", "vectorize-parallel", "streaming", "streaming-parallel"),
@@ -62,8 +63,8 @@ def test_where_no_compiled_code_can_be_loaded_c_is_skipped(monkeypatch: pytest.M
     def refused(file: str) -> None:
         raise OSError(f"{file}: failed to map segment from shared object")
 
-    monkeypatch.setattr(references, "library", references.library.__wrapped__)
-    monkeypatch.setattr(references.ctypes, "CDLL", refused)
+    library.cache_clear()  # what another test has loaded
+    monkeypatch.setattr("ctypes.CDLL", refused)
     (implementation,) = (each for each in KERNELS["scalar_add"].implementations if each.name == "c")
     fault = benchmark.build_and_check(KERNELS["scalar_add"], implementation, seed=1).fault
     assert fault == "skipped: no gcc" or re.match("skipped: .*failed to map segment", fault)

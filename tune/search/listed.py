@@ -12,7 +12,7 @@ from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame, Ladder
 from tune.search.memory_model import MemoryModel
 from tune.search.policy import BudgetLeft, HandBack, Move, Train
-from tune.search.successive_halving import DIVERGED, SuccessiveHalving
+from tune.search.successive_halving import SuccessiveHalving
 from tune.search_space import Config, Dimensions, label
 
 MARGIN = 1.5
@@ -49,6 +49,9 @@ class ListPolicy(SuccessiveHalving):
     source of suggestions, as it knows which trial has which entry. segment: as in CostModel; trials, price_to: as in
     Engine.
     """
+
+    foreboding = ("error",)
+    """That one diverged is a result, and no reason to expect the same of the others."""
 
     def __init__(
         self, listed: Sequence[ListEntry], ladder: Ladder, segment: Callable[[str | None, float], float],
@@ -122,11 +125,6 @@ class ListPolicy(SuccessiveHalving):
             places = (place for place, each in enumerate(self._listed) if (each.config, each.steps) == wanted)
             place = next(places, booked)
             self._of = {one: booked if held == place else held for one, held in self._of.items()} | {trial: place}
-
-    def on_ended(self, trial: str, reason: str) -> None:
-        """Note that a trial is over. That it diverged is a result, and no reason to expect the same of the others."""
-        super().on_ended(trial, reason)
-        self._errors.pop(DIVERGED, None)
 
     def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         """Return the same ladder for another share of the cap: there are no rungs."""

@@ -54,6 +54,9 @@ class SuccessiveHalving(Policy):
     is to a rung; favour(trial): as in Standings.
     """
 
+    foreboding: tuple[str, ...] = ("error", DIVERGED)
+    """Beginnings of the reasons for a trial's end by which it may be expected that all others end like it."""
+
     def __init__(
         self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float],
         favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR,
@@ -174,7 +177,7 @@ class SuccessiveHalving(Policy):
     def on_ended(self, trial: str, reason: str) -> None:
         self.standings.close(trial, "ended")
         self._release(trial)
-        if reason.startswith(("error", DIVERGED)):
+        if reason.startswith(self.foreboding):
             self._errors[VARYING_ERROR_PARTS.sub("#", reason)] += 1
 
     def on_resumed(self, begin: Mapping[str, float]) -> None:
