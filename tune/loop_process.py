@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import pickle
-import runpy
 import select
 import shutil
 import signal
@@ -54,7 +53,8 @@ def main(descriptor: int, pipe: int) -> None:
     def send(message: Mapping[str, Any]) -> None:
         line.sendall((json.dumps(message) + "\n").encode())
 
-    source, here = json.loads(lines.readline()), os.getcwd()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what it printed stays if it is killed
+    source, here, own_main = json.loads(lines.readline()), os.getcwd(), sys.modules["__main__"]
     loop: Callable[[], object] | None = None
     save_seconds = FIRST_SAVE_SECONDS
     for request in map(json.loads, lines):
@@ -84,6 +84,7 @@ def main(descriptor: int, pipe: int) -> None:
         set_current_lease(None)
         save_seconds = lease.save_seconds
         if is_script(source):
+            sys.modules["__main__"] = own_main
             forget_modules(Path(os.path.realpath(source["file"])).parent)
         release_memory()
         send({"lease": terms.lease, "idle": not busy_threads(is_user_code)})  # the next trial's process begins anew
@@ -224,10 +225,12 @@ def forget_modules(folder: Path) -> None:
 
 
 def script(file: str) -> None:
-    """Run a file as `python FILE` does in its folder."""
+    """Run a file as `python FILE` does in its folder. It stays `__main__`, as what it saves late may be pickled."""
     sys.argv[:] = [file]
     os.chdir(Path(file).parent)
-    runpy.run_path(file, run_name="__main__")
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = file
+    exec(compile(Path(file).read_bytes(), file, "exec", dont_inherit=True), module.__dict__)
 
 
 def bind_lease_config(train: Callable[[dict[str, Any]], object]) -> Callable[[], object]:

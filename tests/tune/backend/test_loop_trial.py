@@ -127,6 +127,15 @@ def test_a_script_that_is_a_link_finds_what_lies_beside_its_file_and_runs_in_the
     assert worker.ends().ended == "returned" and worker.output.split() == [str(worker.code)]
 
 
+def test_what_a_script_saves_after_its_end_may_be_of_its_own_classes(worker: Worker) -> None:
+    """As where `torch.save` pickles a whole model."""
+    source = "import pickle\nclass Net: ...\nnet = Net()\n"
+    source += "ration.report(loss=1.0, save=lambda folder: (folder / 'net').write_bytes(pickle.dumps(net)))\n"
+    worker.trial.setup(worker.lease_of(), worker.place, worker.loop(source, None))
+    report = worker.ends()
+    assert report.ended == "returned" and report.checkpoint and not report.lost
+
+
 def test_modules_beside_a_script_are_executed_anew_with_it_and_installed_ones_once(worker: Worker) -> None:
     installed = worker.code / "site-packages"
     for file in (worker.code / "beside.py", worker.code / "package" / "part.py", installed / "other.py"):
@@ -317,10 +326,9 @@ def test_how_a_loops_process_ended_by_itself_is_in_what_its_trial_printed(
     how: str, said: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_trial.os, "_exit", sys.exit)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     worker.trial.setup(
-        worker.lease_of(steps=5),
-        worker.place,
-        worker.loop(f"def train(config):\n    print('mine', flush=True)\n    {how}\n"),
+        worker.lease_of(steps=5), worker.place, worker.loop(f"def train(config):\n    print('mine')\n    {how}\n")
     )
     with pytest.raises(SystemExit):
         worker.ends()
