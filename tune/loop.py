@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tune.errors import is_disk_error
-from tune.machine import ask_disk
+from tune.machine import sync_folder, write_folder_whole
 from tune.reports import LEASE_RESERVE_FACTOR, Ended
 
 Save = Callable[[Path], object]
@@ -245,30 +245,22 @@ class Lease:
         the disk takes no more, also where `save` raises another error for that."""
         began, folder = self._clock(), Path(self.terms.folder)
         name = f"step-{self._steps:012d}"
-        there = [path.name for path in folder.glob(f"{name}*") if path.suffix != ".new"]
+        there = [path.name for path in folder.glob("step-*[0-9]") if path.name.startswith(name)]
         again = 1 + int(max(there)[len(name) + 1 :] or 0) if there else 0  # the one before stays until this is whole
         place = folder / (f"{name}-{again:06d}" if again else name)
-        new = place.with_suffix(".new")
-        self.saving = True
-        for left in folder.glob("*.new"):
-            shutil.rmtree(left, ignore_errors=True)
-        new.mkdir(parents=True)
-        try:
+
+        def fill(new: Path) -> None:
             save(new)
             without_links(new)
+            sync_folder(new)  # so that what this takes is in the record
             record = Record(
                 steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss,
                 save_seconds=self._clock() - began, numbers=self._numbers,
             )  # fmt: skip
             (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
-        except BaseException as error:
-            try:
-                if isinstance(error, Exception) and not is_disk_error(error):
-                    ask_disk(folder)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-            raise
-        new.replace(place)
+
+        self.saving = True
+        write_folder_whole(place, fill)
         kept = {place, best_checkpoint(folder)}
         for other in folder.glob("step-*"):
             if other not in kept:

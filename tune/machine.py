@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tune.errors import UserError
+from tune.errors import UserError, is_disk_error
 
 PREFIX = "ration-ray-"
 LOCK = "lock"
@@ -84,7 +84,8 @@ def write_whole(path: Path, text: str) -> None:
 
 def write_folder_whole(path: Path, fill: Callable[[Path], object]) -> Path:
     """Let `fill` write a folder under a temporary name, sync it and give it its name, in place of what is there. One
-    process at a time may do so in the folder above."""
+    process at a time may do so in the folder above. OSError: the disk takes no more, also where `fill` raises another
+    error for that."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -92,11 +93,10 @@ def write_folder_whole(path: Path, fill: Callable[[Path], object]) -> Path:
     place.mkdir()
     try:
         fill(place)
-        for file in [*(each for each in place.rglob("*") if not each.is_symlink()), place]:
-            sync(file)
-    except OSError as error:
+        sync_folder(place)
+    except BaseException as error:
         try:
-            if error.errno is None:  # of a folder that was copied
+            if isinstance(error, Exception) and not is_disk_error(error):
                 ask_disk(path.parent)
         finally:
             shutil.rmtree(place, ignore_errors=True)
@@ -116,6 +116,12 @@ def ask_disk(folder: Path) -> None:
         file.write(bytes(PROBED_BYTES))
         file.flush()
         os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the disk keep a folder with all that is in it. OSError: it does not."""
+    for each in [*(path for path in folder.rglob("*") if not path.is_symlink()), folder]:
+        sync(each)
 
 
 def sync(path: Path) -> None:

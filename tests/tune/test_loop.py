@@ -5,6 +5,8 @@ trainers of Hugging Face and of Lightning.
 import io
 import json
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -279,7 +281,7 @@ def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World
     world.again(steps=1000)
     with pytest.raises(OSError, match="no space"):
         world.report(1.0, step=1000, save=broken)
-    assert newest_checkpoint(folder) == before and not list(folder.glob("*.new"))
+    assert newest_checkpoint(folder) == before and not list(folder.glob(".*"))
 
 
 def test_a_loop_that_offers_to_save_at_some_reports_alone_loses_no_more_than_since_the_last(world: World) -> None:
@@ -300,7 +302,7 @@ def test_a_kill_in_the_midst_of_saving_a_step_again_leaves_the_checkpoint_that_t
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "replace", killed)
+        patch.setattr(Path, "rename", killed)
         world.lease.report({"loss": 1.0}, 1, saving(2), always=True)
     assert newest_checkpoint(Path(world.terms["folder"])) == first
     for value in range(3, 15):
@@ -333,13 +335,40 @@ def test_links_in_a_checkpoint_are_what_they_lead_to(world: World, tmp_path: Pat
 
 def test_nothing_of_a_checkpoint_that_was_there_before_is_part_of_one(world: World) -> None:
     """Half written when its process was killed, or of the same step."""
-    killed = Path(world.terms["folder"]) / "step-000000000001.new"
-    killed.mkdir(parents=True)
-    (killed / "half").touch()
+    for name in (".unfinished-step-000000000001", "step-000000000001.new"):  # the latter by earlier versions
+        killed = Path(world.terms["folder"]) / name
+        killed.mkdir(parents=True)
+        (killed / "half").touch()
     for other in ("first", "second"):
         world.lease.report({"loss": 1.0}, 1, lambda folder, other=other: (folder / other).touch(), always=True)
     assert world.lease.checkpoint is not None
     assert {path.name for path in world.lease.checkpoint.iterdir()} == {"second", loop.RECORD}
+    assert not list(killed.parent.glob("*.new")) and not list(killed.parent.glob(".*"))
+
+
+def test_a_checkpoint_is_one_that_a_power_failure_leaves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was told to keep all its files and their names before others are removed."""
+    told, sync, remove = list[int](), os.fsync, shutil.rmtree
+
+    def told_to_keep(file: int) -> None:
+        told.append(os.stat(file).st_ino)
+        sync(file)
+
+    def removed(folder: Path, **more: Any) -> None:
+        assert not Path(folder).exists() or newest() <= set(told)
+        remove(folder, **more)
+
+    def newest() -> set[int]:
+        kept = newest_checkpoint(Path(world.terms["folder"]))
+        assert kept is not None
+        return {each.stat().st_ino for each in (*kept.rglob("*"), kept, kept.parent)}
+
+    world.lease.report({"loss": 2.0}, 1, saving(1), always=True)
+    first = world.lease.checkpoint
+    monkeypatch.setattr(os, "fsync", told_to_keep)
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    world.lease.report({"loss": 1.0}, 2, saving(2), always=True)
+    assert first is not None and not first.exists()
 
 
 def test_a_trial_that_goes_on_keeps_back_as_much_as_it_ever_needed_for_a_report(world: World) -> None:

@@ -86,7 +86,7 @@ class Mirror:
         """Copy the checkpoints that are new, or others of the same name. Returns all that there are."""
         there = set()
         for path in sorted(self._study.glob(f"{CHECKPOINTS}/*/*")):
-            if not path.name.startswith(UNFINISHED) and path.suffix != ".new":  # as a loop's is until it is whole
+            if not path.name.startswith(UNFINISHED):
                 within = path.relative_to(self._study)
                 there.add(within)
                 with suppress(FileNotFoundError, shutil.Error):  # it gave way to a newer one
