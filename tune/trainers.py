@@ -39,8 +39,11 @@ def hugging_face() -> Any:
             self.found = dict[str, Any]()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """Forget what was evaluated before the training, which is of none of its steps."""
+            """Forget what was evaluated before the training, which is of none of its steps; and let the trainer keep
+            one checkpoint, unless it was told how many: it writes one at each evaluation now."""
             self.found = {}
+            if ration.current_lease() is not None and args.save_total_limit is None:
+                args.save_total_limit = 1
             return control
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:

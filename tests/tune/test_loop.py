@@ -460,6 +460,7 @@ def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_
         )
         trainer.train(resume_from_checkpoint=resumed())
         held.goes_on_from(steps)
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [f"checkpoint-{steps}"], "of many evaluations"
 
 
 def test_of_several_evaluation_sets_all_are_reported(held: World, tmp_path: Path) -> None:
