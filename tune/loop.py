@@ -308,7 +308,7 @@ def number(value: object) -> float | None:
     if isinstance(value, str | bytes | Mapping) or value is None:
         return None
     with suppress(TypeError, ValueError, RuntimeError, OverflowError):
-        return float(value)  # type: ignore[arg-type]
+        return float(value.item() if hasattr(value, "item") else value)  # type: ignore[arg-type]
     return None
 
 

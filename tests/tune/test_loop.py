@@ -217,9 +217,10 @@ def test_a_save_that_is_wrong_and_never_worked_fails_the_trial_that_returned(wor
 
 
 def test_numbers_of_any_library_count_and_what_else_is_told_is_left_out(world: World) -> None:
-    world.report(torch.tensor(2.0), accuracy=np.float32(0.5), name="x", rate=None, often=True, bad=math.nan)
+    ones = {"accuracy": np.float32(0.5), "scores": np.array([3.0])}
+    world.report(torch.tensor(2.0, requires_grad=True), **ones, name="x", rate=None, often=True, bad=math.nan)
     assert world.heard[-1]["best"] == 2.0
-    assert world.heard[-1]["numbers"] == {"loss": 2.0, "accuracy": 0.5, "often": 1.0}
+    assert world.heard[-1]["numbers"] == {"loss": 2.0, "accuracy": 0.5, "scores": 3.0, "often": 1.0}
 
 
 def test_more_is_better_where_it_is_said(world: World) -> None:
