@@ -5,7 +5,7 @@ zero.
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +46,9 @@ class Segment:
 
 PHASES = ("start", "compile", "steps", "evaluation", "checkpoint", "idle")
 MARGIN = 1.5  # nothing begins unless this many times its longest duration so far is left
+HINT_SHARE = 1 / 6
+"""Largest share of a lease that is kept for a step, an evaluation or a checkpoint because one took long on an earlier
+lease: it may have been held up there, as by a machine that slept, and no step would fit in any shorter lease."""
 
 
 class Lease:
@@ -53,7 +56,7 @@ class Lease:
 
     def __init__(self, seconds: float, clock: Callable[[], float]):
         self.clock = clock
-        self.mark = clock()
+        self.began = self.mark = clock()
         self.ends = self.mark + seconds
         self.phase = PHASES[0]
         self.used = dict.fromkeys(PHASES, 0.0)
@@ -85,6 +88,12 @@ class Lease:
     def measured(self) -> dict[str, float]:
         """Return the hints for the next lease."""
         return self.hints | self.longest
+
+    def take_over(self, measured: Mapping[str, float], evaluation_tokens: int) -> None:
+        """Take what `measured` returned on an earlier lease as hints."""
+        most = HINT_SHARE * (self.ends - self.began)
+        per_token = {"evaluation token": most / evaluation_tokens}
+        self.hints = {kind: min(seconds, per_token.get(kind, most)) for kind, seconds in measured.items()}
 
     @contextmanager
     def charging(self, phase: str) -> Iterator[None]:

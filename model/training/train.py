@@ -130,7 +130,7 @@ class _Training:
         self.learner.restore(saved)
         self.pace = Pace(**saved.state["pace"])
         self.recent = RecentSteps(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
-        self.lease.hints = saved.state["measured"]
+        self.lease.take_over(saved.state["measured"], self.evaluation_tokens)
         if self.segment.final:
             self.decay = Decay(self.config.decay_share, **saved.state["decay"])
 

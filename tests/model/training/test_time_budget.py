@@ -109,6 +109,18 @@ def test_what_a_checkpoint_takes_is_known_to_the_segment_that_goes_on_from_it(cl
     assert clock.now - opened <= 12.0 and second.steps > first.steps and second.checkpoint != first.checkpoint
 
 
+@pytest.mark.parametrize("what", ["step", "batch", "save"])
+def test_what_was_held_up_once_keeps_no_later_and_shorter_lease_from_training(
+    what: str, clock: Script, life: Life
+) -> None:
+    """As by a machine that slept."""
+    setattr(clock, what, itertools.chain([20.0], itertools.repeat(0.02)))
+    first = life(device_seconds=100.0, steps=60)[-1]
+    assert (first.ended, first.steps) == ("rung", 60)
+    last = life(checkpoint=first.checkpoint, device_seconds=12.0, steps=100)[-1]
+    assert (last.ended, last.steps) == ("rung", 100)
+
+
 def test_training_seconds_become_a_fixed_number_of_steps(clock: Script, life: Life) -> None:
     clock.step = itertools.chain([2.0, 2.0, 1.0], itertools.repeat(0.1, 17), itertools.repeat(0.4))
     last = life(training_seconds=8.0)[-1]
