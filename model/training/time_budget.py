@@ -188,7 +188,11 @@ class Forecast:
         return steps == 0 or (steps is None and seconds is not None and self.pace.training_seconds >= seconds)
 
     def step_fits(self) -> bool:
-        return self.lease.seconds_left() >= MARGIN * self.step_seconds() + self.closing_seconds()
+        return self.seconds_for_steps() >= 0
+
+    def seconds_for_steps(self) -> float:
+        """Return the seconds until no further step fits, which is when a decay is to reach zero."""
+        return self.lease.seconds_left() - self.closing_seconds() - MARGIN * self.step_seconds()
 
     def training_left(self) -> float:
         """Return the most seconds of training that are left before the closing."""

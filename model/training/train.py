@@ -194,7 +194,7 @@ class _Training:
         steps = self.forecast.steps_left()
         if steps is not None:
             return steps - later
-        return self.lease.seconds_left() - self.forecast.closing_seconds() - later * (self.pace.median() or 0.0)
+        return self.forecast.seconds_for_steps() - later * (self.pace.median() or 0.0)
 
     def _factor(self, later: int = 0) -> float:
         warm = warm_up(self.learner.steps + later, self.config.warm_up_steps)

@@ -80,6 +80,17 @@ def test_a_final_segment_fills_its_lease_with_a_decay_to_zero(
     assert 0 < checkpoints.load(tmp_path / checkpoints.BEFORE_DECAY).state["steps"] < last.steps
 
 
+@pytest.mark.parametrize("before", [100, 400])
+def test_the_decay_ends_at_zero_where_a_step_was_held_up(
+    before: int, small_text: Config, clock: Script, life: Life
+) -> None:
+    """As by a machine that slept, before the decay or inside it."""
+    clock.step = itertools.chain(itertools.repeat(0.1, before), [10.0], itertools.repeat(0.1))
+    last = life(device_seconds=70.0, final=True)[-1]
+    assert last.ended == "final" and last.steps > before + 1
+    assert last.learning_rate is not None and last.learning_rate < 0.02 * small_text.learning_rate
+
+
 def test_a_final_segment_of_steps_has_exactly_them(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     rates, step = [], Learner.step
     monkeypatch.setattr(Learner, "step", lambda self, factor: rates.append(factor) or step(self, factor))
