@@ -271,7 +271,9 @@ class Learner:
     def _backward(self, batch: Batch, share: Tensor | None = None) -> Tensor:
         loss, unsmoothed = self._loss(batch.inputs, batch.targets)
         self.scaler.scale(loss if share is None else loss * share).backward()  # passing a gradient would import SymPy
-        return unsmoothed if share is None else unsmoothed * share
+        if share is None:
+            return unsmoothed
+        return torch.where(share > 0, unsmoothed * share, 0.0)  # the mean of a part without targets is NaN
 
     def _loss_of(self, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
         return self.family.losses(self.forward, self.config, inputs, targets)

@@ -16,6 +16,7 @@ from model.cost.memory_estimate import memory_estimate
 from model.cost.peak_flops import peak_flops
 from model.data.batches import batch_shape
 from model.data.dataset import PairData, TextData
+from model.data.resident import IGNORED
 from model.families import FAMILIES
 from model.nn.precision import prepare
 from model.training import checkpoint as checkpoints
@@ -102,6 +103,18 @@ def test_parts_of_a_batch_make_the_step_of_the_whole(family: str, small: dict[st
     """The gradients, that is: where one is next to nothing, the optimizer makes a whole step of its rounding."""
     config, data = small[family]
     assert_parts_add_up(replace(config, dropout=0.0), data, micro_batches)
+
+
+def test_a_part_without_targets_leaves_the_loss_that_of_the_whole(text: tuple[Config, Any]) -> None:
+    """As a user's family may have rows without any, such as a masked language model."""
+    whole, cut = (Learner(*text, CPU, parts) for parts in (1, 64))
+    batch = whole.batches.any_batch()
+    targets = batch.targets.clone()
+    targets[0] = IGNORED
+    given = replace(batch, targets=targets, tokens=int((targets != IGNORED).sum()))
+    for learner in (whole, cut):
+        learner.batches = iter([given])  # type: ignore[assignment]
+    assert steps(cut, 1) == pytest.approx(steps(whole, 1))
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> list[int]:
