@@ -93,8 +93,6 @@ class Engine:
         self.stopping: str | None = None
         self.slots = Slots(slots, slots_there, self.running, accounting)
         self.silence: Callable[[], float | None] = lambda: None
-        self._silent = True
-        """Whether nothing was decided in this run."""
         self._events = 0
 
     @property
@@ -542,7 +540,6 @@ class Engine:
         self.accounting.journal.update("trials", trial, {"state": state, "reason": reason})
 
     def _decide(self, trial: str | None, action: str, reason: str, rung: int | None = None) -> None:
-        self._silent = False
         journal = self.accounting.journal
         (last,) = journal.rows("SELECT IFNULL(MAX(report), 0) AS report FROM reports")
         row = {"at": self.accounting.clock(), "trial": trial, "action": action, "rung": rung, "reason": reason}

@@ -343,15 +343,15 @@ class Standings:
         below."""
         return (self._reached[rung] + self.flying[rung]) / max(1, self._reached[rung - 1])
 
-    def first(self, rung: int, *, past_best: bool = False) -> str | None:
+    def first(self, rung: int) -> str | None:
         """Return the trial that is to go up first of those that wait at a rung: the most promising one, or at rung 0 at
-        times one from the middle; one that is past its best only where asked for; None: there is none."""
+        times one from the middle; None: there is none."""
         if self._rules.front:
-            return self._adds_most(rung, past_best)
+            return self._adds_most(rung, past_best=False)
         if rung == 0 and self._from_the_middle:
             there = {entry for entry in self._waiting.get(0, ()) if self._is_waiting(entry[-1], 0)}
             return sorted(there)[len(there) // 2][-1] if there else None
-        return self._most_promising(rung, past_best=past_best)
+        return self._most_promising(rung, past_best=False)
 
     def _most_promising(self, rung: int, *, past_best: bool) -> str | None:
         waiting = self._waiting.get(rung, [])
