@@ -51,7 +51,7 @@ from tune.search.earlier import (
 )
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.ladder import CONFIRM_SHARE, WALL_CLOCK_MULTIPLE
-from tune.search.listed import ListEntry, dimensions
+from tune.search.listed import ListEntry
 from tune.search.memory_model import MemoryModel, first_overhead
 from tune.search_space import (
     EXTRA_WIDTHS,
@@ -115,7 +115,9 @@ class SearchContext:
     def dimensions(self) -> Dimensions:
         """Return the dimensions of the configurations of all families, with their values."""
         if self.listed:
-            return dimensions(self.listed.listed)
+            return merge_dimensions(
+                {name: (value,) for name, value in each.config.items()} for each in self.listed.listed
+            )
         return merge_dimensions(space.unrestricted.dimensions for space in self.spaces.values())
 
     def config(self, family: str, point: Mapping[str, Any]) -> Config:

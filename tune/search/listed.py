@@ -13,7 +13,7 @@ from tune.search.ladder import Frame, Ladder
 from tune.search.memory_model import MemoryModel
 from tune.search.policy import BudgetLeft, HandBack, Move, Train
 from tune.search.successive_halving import SuccessiveHalving
-from tune.search_space import Config, Dimensions, label
+from tune.search_space import Config, label
 
 MARGIN = 1.5
 """Factor of a lease over its price. It is less than a search's: a training may be most of the cap, and one that is cut
@@ -168,9 +168,3 @@ def listed_family(
         seconds=seconds, policy=listing, suggestions=listing, cost_model=prices, memory=memory, whole=True,
         margin=MARGIN, guess=listing.step_seconds,
     )  # fmt: skip
-
-
-def dimensions(listed: Sequence[ListEntry]) -> Dimensions:
-    """Return the dimensions that the configurations of a list have, each with its values."""
-    names = dict.fromkeys(name for each in listed for name in each.config)
-    return {name: tuple(dict.fromkeys(each.config[name] for each in listed if name in each.config)) for name in names}

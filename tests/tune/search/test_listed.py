@@ -9,7 +9,7 @@ import pytest
 from tests.tune.search.world import STEP_SECONDS, World
 from tune.errors import UserError
 from tune.reports import Evaluation, Report
-from tune.search.listed import ListEntry, dimensions
+from tune.search.listed import ListEntry
 from tune.search.successive_halving import DIVERGED_TO_GIVE_UP
 
 LISTED = [
@@ -210,7 +210,3 @@ def test_errors_that_are_alike_end_a_list_of_which_none_came_to_its_end(tmp_path
     search.run()
     assert ends(search).keys() == {each.config["number"] for each in LISTED[:sound]}
     assert (len(search.engine.trials) == len(LISTED)) == bool(sound)
-
-
-def test_its_dimensions_are_those_of_its_configurations() -> None:
-    assert dimensions(LISTED[:2]) == {"number": (1, 2)}
