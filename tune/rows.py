@@ -32,6 +32,13 @@ def step_seconds(rows: Iterable[Row]) -> dict[str, float]:
     return {name: seconds for seconds, name in reversed(timed)}
 
 
+def by_batch(rows: Sequence[Row]) -> dict[int, Row]:
+    """Return the row of each batch of `batch_size`, that of the largest one too if it was timed."""
+    found = {row["asked"]["rows"]: row for row in rows if "ended" in row}
+    timed = {row["largest"]: row["timed"] for row in rows if "epoch_seconds" in row.get("timed", {})}
+    return dict(sorted((found | timed).items()))
+
+
 def longest_lives(rows: Sequence[Row]) -> list[Row]:
     """Return the row of the longest life of each configuration whose steps were timed."""
     timed = step_seconds(rows)

@@ -5,7 +5,6 @@ processes that load them; and the stages its seconds go to.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -30,14 +29,13 @@ from analysis.style import (
 )
 from tune.errors import UserError
 from tune.published import OUR_STAGES
-from tune.rows import stage_seconds
+from tune.rows import Row, by_batch, stage_seconds
 
 MEASURED = ("epoch_seconds", "memory_bytes", "paper_bytes")
 TOO_LARGE = ("out of memory", "killed")
 """Ends of batches that do not fit in memory."""
 ENDS = {"largest": (GREEN, "-", "largest that fits"), "foretold": (BLACK, ":", "foretold")}
 """Figures of the largest batch that are drawn as lines: colour, line style and label."""
-Row = dict[str, Any]
 
 
 def batches_table(rows: Sequence[Row]) -> pd.DataFrame:
@@ -45,8 +43,7 @@ def batches_table(rows: Sequence[Row]) -> pd.DataFrame:
     found: dict[int, Row] = {}
     for row in rows:
         found |= {batch: {"ended": ended, "memory_bytes": taken} for batch, ended, taken in row.get("tried", ())}
-    found |= {row["asked"]["rows"]: row for row in rows if "ended" in row}
-    found |= {row["largest"]: row["timed"] for row in rows if "epoch_seconds" in row.get("timed", {})}
+    found |= by_batch(rows)
     cells = [[batch, row["ended"], *map(row.get, MEASURED)] for batch, row in sorted(found.items())]
     return pd.DataFrame(cells, columns=["batch", "ended", *MEASURED]).astype(dict.fromkeys(MEASURED, float))
 

@@ -24,6 +24,7 @@ from tune.experiments.tables import EMPTY_CELL, figure
 from tune.experiments.training import of_rows
 from tune.machine import write_whole
 from tune.published import published
+from tune.rows import by_batch
 from tune.search.memory_model import MemoryModel, first_overhead
 from tune.units import bytes_text, parse_bytes
 
@@ -70,13 +71,6 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     return [table for table in (batches(rows), largest(rows), boundary(rows)) if table.rows]
 
 
-def by_rows(rows: Sequence[Row]) -> dict[int, Row]:
-    """Return the row of each batch, that of the largest one too if it was timed."""
-    found = {row["asked"]["rows"]: row for row in rows if "ended" in row}
-    timed = {row["largest"]: row["timed"] for row in rows if "epoch_seconds" in row.get("timed", {})}
-    return dict(sorted((found | timed).items()))
-
-
 def largest_of(rows: Sequence[Row]) -> Row | None:
     """Return the row of the search for the largest batch; None: there is none."""
     return next((row for row in rows if "largest" in row), None)
@@ -84,7 +78,7 @@ def largest_of(rows: Sequence[Row]) -> Row | None:
 
 def batches(rows: Sequence[Row]) -> Table:
     """Return the table of the seconds of an epoch and the memory by batch, beside the published."""
-    ours, theirs = by_rows(rows), {int(row["batch_size"]): row["epoch_seconds"] for row in published("batch_size")}
+    ours, theirs = by_batch(rows), {int(row["batch_size"]): row["epoch_seconds"] for row in published("batch_size")}
     found = []
     for batch in sorted(ours | theirs) if ours else []:
         row = ours.get(batch, {})

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from kernels.timing import interval
-from model.data.batches import Batch, EndlessBatches, batch_shape
+from model.data.batches import Batch, EndlessBatches
 from model.families import FAMILIES
 from model.training.ddp import ranks
 from model.training.learner import Learner
@@ -27,6 +27,7 @@ from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.parallel_timing import Rounds, in_rounds
 from tune.experiments.tables import with_interval
+from tune.experiments.training import batch_rows
 
 BATCHES = 16
 """Batches of an epoch."""
@@ -157,7 +158,7 @@ def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     config, data, loaders = context.config, context.data, compared(asked)
     if (samples := FAMILIES[config.family].items(config, data)) is None:
         raise UserError(f"--families: {config.family!r} has nothing for a DataLoader: write its `items`")
-    rows = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
+    rows = batch_rows(config, data)
     under_way = sum(each["workers"] * each.get("prefetch", PREFETCH) for each in loaders.values())
     check_shared_memory(under_way * rows * samples[0].nbytes)
     learner = Learner(config, data, context.device)
