@@ -126,7 +126,7 @@ def console() -> Console:
 
 
 def draw(console: Console, table: Table, **options: Any) -> None:
-    """Print a table by on_screen(), with its options."""
+    """Print a table by screen_lines(), with its options."""
     console.print(*screen_lines(table, console.width, **options), sep="\n", soft_wrap=True)
 
 

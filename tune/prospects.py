@@ -82,12 +82,8 @@ def prospects(settings: Settings) -> Prospects:
         if settings.budget < spent:
             raise settings.spent_cap_error(spent)
         slots = slots_to_go_on(settings, journal.facts())
-        share = float(
-            journal.rows(f"SELECT MIN({SLOT_SHARE_SQL}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)")[
-                0
-            ]["share"]
-            or 1.0
-        )
+        query = f"SELECT MIN({SLOT_SHARE_SQL}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)"
+        share = float(journal.rows(query)[0]["share"] or 1.0)
         policies = restore_policies(journal, settings, folder, slots=slots, share=share)
         over = spent_at_its_end(folder, settings.terms) is not None
         return Prospects(

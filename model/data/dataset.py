@@ -112,8 +112,7 @@ def fewer_pairs(data: PairData, pairs: int) -> PairData:
 
 
 def _some(sentences: Sentences, kept: np.ndarray) -> Sentences:
-    each = [*map(sentences.tokens_of, kept)]
-    return Sentences(tokens=np.concatenate(each), offsets=np.cumsum([0, *map(len, each)], dtype=np.int64))
+    return _sentences([(sentences.tokens_of(number),) for number in kept])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,11 +83,10 @@ class Baseline(Policy):
         standing.rung = rung
         over = rung + 1 >= self.longest
         standing.losses[rung] = loss
+        goes_on = True
         if rung >= self.decision[trial]:
             self.decision[trial] = self.next_decision(trial, rung)
             goes_on = self.should_continue(trial, rung + 1.0, loss, over) and not over
-        else:
-            goes_on = True
         if goes_on:
             self.going[trial] = None
 
