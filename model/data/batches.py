@@ -251,9 +251,8 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Yield all of `split`, or its fixed subset of about `tokens` target tokens, spread over it.
 
-    Splits are "train", "valid" and "test", and for text "held_out". Text is cut into windows of `context` tokens
-    without overlap. With a `window` that is a multiple of several contexts, all of these have the same targets, block
-    by block.
+    Text is cut into windows of `context` tokens without overlap. With a `window` that is a multiple of several
+    contexts, all of these have the same targets, block by block.
     """
     most = most_evaluation_tokens(torch.device(device).type)
     if isinstance(data, PairData):

@@ -173,11 +173,6 @@ class TextData(Stored):
         unknown = Tokenizer.from_json(self.tokenizer).unknown
         return 0.0 if unknown is None else float(np.mean(self.valid == unknown))
 
-    @cached_property
-    def held_out(self) -> np.ndarray:
-        """The last 10 % of the text, which is nanoGPT's validation split."""
-        return np.concatenate([self.valid, self.test])
-
 
 @dataclass(frozen=True, kw_only=True)
 class OwnData(Stored):

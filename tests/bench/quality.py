@@ -174,7 +174,7 @@ def upstream_loss(data: Path, steps: int) -> float:
         training = plain_gpt(gpt_config("nanogpt", "fp32", SMALL), prepared, Path(folder))
         for done in range(steps):
             training.step(upstream_rate(done, steps))
-    return windowed_loss(training.model.eval(), prepared.held_out, SMALL["context"])
+    return windowed_loss(training.model.eval(), np.concatenate([prepared.valid, prepared.test]), SMALL["context"])
 
 
 @torch.inference_mode()

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -301,6 +302,7 @@ def _memory(bench: Bench, config: Config, data: Data) -> Row:
 def _trained(bench: Bench, config: Config) -> Row:
     """As upstream does, the best of the validations counts; here of the average of the weights."""
     data, steps, every = bench.text(), bench.long, max(1, bench.long // 20)
+    upstreams = replace(data, name="nanoGPT's validation split", valid=np.concatenate([data.valid, data.test]))
     learner = make_learner(config, data, bench.device)
     learner.rehearse()
     assert learner.average is not None, "the recipe has one"
@@ -313,7 +315,7 @@ def _trained(bench: Bench, config: Config) -> Row:
         bench.wait()
         seconds += time.perf_counter() - now
         with learner.average.applied():
-            valid = evaluate(learner.model, config, data, "held_out", tokens=None, device=bench.device)
+            valid = evaluate(learner.model, config, upstreams, "valid", tokens=None, device=bench.device)
         assert valid is not None, "nothing refuses it"
         losses.append(valid.loss)
     best = every * (1 + losses.index(min(losses)))
