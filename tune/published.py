@@ -60,14 +60,6 @@ def published(name: str) -> tuple[dict[str, Any], ...]:
     return tuple({column: _value(text) for column, text in zip(columns, row, strict=True)} for row in rows)
 
 
-def published_by(name: str, *keys: str) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return the rows of a published table by their cells in the `keys` columns, and without these columns."""
-    return {
-        tuple(row[key] for key in keys): {column: row[column] for column in row.keys() - set(keys)}
-        for row in published(name)
-    }
-
-
 def _value(text: str) -> float | str | None:
     try:
         return float(text) if text else None

@@ -15,7 +15,7 @@ from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Ta
 from tune.experiments.lists import training_points
 from tune.experiments.tables import EMPTY_CELL, by_seed, figure, grouped, over_seeds, signed
 from tune.flags import invalid
-from tune.published import published_by
+from tune.published import published
 from tune.rows import middle
 
 REPORT: Mapping[str, Any] = {"architecture": "nanogpt", "d_model": 128, "heads": 4, "layers": 4, "dropout": 0.0}
@@ -168,7 +168,7 @@ class Run:
     @property
     def published(self) -> Published:
         """The report's figures for this method and shape; empty: it has none."""
-        return published_by("methods", "method", "doubled").get((self.method, str(self.doubled)), {})
+        return published_runs().get((self.method, str(self.doubled)), {})
 
     def mean(self, name: str) -> float:
         """Return the mean of a figure over the seeds."""
@@ -238,9 +238,14 @@ def scores(taken: Sequence[tuple[float, float, float]]) -> list[float]:
     return [loss - most[1] / seconds - most[2] / memory for loss, seconds, memory in taken]
 
 
-def published_scores() -> dict[tuple[str, ...], float]:
-    """Return the scores of the report's own rows, which stand in the order in which it ranks them."""
-    theirs = published_by("methods", "method", "doubled")
+def published_runs() -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the report's rows by method and what is doubled, in the order in which it ranks them."""
+    return {(row["method"], row["doubled"]): row for row in published("methods")}
+
+
+def published_scores() -> dict[tuple[str, str], float]:
+    """Return the scores of the report's own rows, in their order."""
+    theirs = published_runs()
     taken = [(row["loss_at_2000"], row["seconds"], row["allocations"]) for row in theirs.values()]
     return dict(zip(theirs, scores(taken), strict=True))
 
@@ -318,7 +323,7 @@ def against(runs: Sequence[Run]) -> Table:
     precision."""
     rows = []
     for run, base in pairs(runs):
-        theirs, first = run.published, published_by("methods", "method", "doubled").get((FULL, str(run.doubled)), {})
+        theirs, first = run.published, published_runs().get((FULL, str(run.doubled)), {})
         loss, from_loss = theirs.get("loss_at_2000"), first.get("loss_at_2000")
         rows.append([
             run.name, *ratios(run, base), added(run, base),
