@@ -265,7 +265,8 @@ class RayTuneFinder:
 
 
 def patch_ray_tune(tune: Any) -> None:
-    """Replace ray.tune.report and ray.tune.get_checkpoint in this process."""
+    """Replace ray.tune.report and ray.tune.get_checkpoint in this process, and what ray.tune.get_context tells of a
+    trial."""
 
     def report(metrics: dict[str, Any], *, checkpoint: Any = None) -> None:
         def save(folder: Path) -> None:
@@ -284,4 +285,16 @@ def patch_ray_tune(tune: Any) -> None:
         lease.end_setup()
         return tune.Checkpoint.from_directory(str(lease.checkpoint))
 
+    def of_trial(told: Callable[[Terms], object]) -> Callable[[], object]:
+        return lambda: None if (lease := current_lease()) is None else told(lease.terms)
+
+    def own_folder(terms: Terms) -> str:
+        folder = Path(terms.output).with_suffix("")
+        folder.mkdir(exist_ok=True)
+        return str(folder)
+
     tune.report, tune.get_checkpoint = report, get_checkpoint
+    context = tune.get_context()
+    context.get_trial_id = context.get_trial_name = of_trial(lambda terms: terms.trial)
+    context.get_trial_dir = of_trial(own_folder)
+    context.get_experiment_name = of_trial(lambda terms: Path(terms.output).parents[1].name)

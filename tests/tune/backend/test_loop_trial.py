@@ -528,6 +528,9 @@ from ray import tune
 from ray.tune import Checkpoint, report
 
 def train(config):
+    context = tune.get_context()
+    with open(os.path.join(context.get_trial_dir(), "name"), "w") as file:
+        file.write(" ".join((context.get_experiment_name(), context.get_trial_id(), context.get_trial_name())))
     start = 0
     if (checkpoint := tune.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
@@ -546,6 +549,8 @@ def test_a_function_of_ray_tunes_runs_unchanged(worker: Worker) -> None:
     assert worker.goes_on(steps=50).steps == 50
     last = worker.goes_on(rung=None, steps=None)
     assert last.ended == "returned" and last.steps == 100 and last.valid and last.valid.loss == 0.01
+    study = worker.place.folder
+    assert (study / output_of("t001")).with_suffix("").joinpath("name").read_text() == f"{study.name} t001 t001"
 
 
 def test_a_function_of_this_session_goes_along_with_what_it_holds(worker: Worker) -> None:
