@@ -317,8 +317,8 @@ def _pieces(path: Path, flag: str, index: int = 0) -> Iterator[tuple[int, str]]:
             except UnicodeDecodeError as error:
                 good = index + len(rest.encode()) + error.start
                 raise UserError(
-                    f"{flag}: {str(path)!r} is not UTF-8 at line {_line(path, good)}; convert it with "
-                    f"iconv -f ENCODING -t UTF-8, where ENCODING is its own, such as LATIN1 or UTF-16"
+                    f"{flag}: {str(path)!r} is not UTF-8 at line {_line(path, good)}; unpack it if it is packed, else "
+                    f"convert it with iconv -f ENCODING -t UTF-8, where ENCODING is its own, such as LATIN1 or UTF-16"
                 ) from None
             new = range(len(text) - 1, max(0, len(rest) - 1), -1)  # earlier places were tried with the last piece
             cut = next((at for at in new if _apart(text[at - 1], text[at])), 0) if raw else len(text)
