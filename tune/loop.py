@@ -308,7 +308,8 @@ def number(value: object) -> float | None:
     if isinstance(value, str | bytes | Mapping) or value is None:
         return None
     with suppress(TypeError, ValueError, RuntimeError, OverflowError):
-        return float(value.item() if hasattr(value, "item") else value)  # type: ignore[arg-type]
+        one = hasattr(value, "item") and not hasattr(value, "mask")  # what is masked is no number
+        return float(value.item() if one else value)  # type: ignore[attr-defined, arg-type]
     return None
 
 

@@ -17,10 +17,12 @@ import signal
 import socket
 import sys
 import sysconfig
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -75,7 +77,8 @@ def main(descriptor: int, pipe: int) -> None:
         except Exception as error:
             with suppress(Exception):  # the disk may be full
                 traceback.print_exc()
-            full = (lease.saving or writing) and isinstance(error, OSError) and is_disk_error(error)
+            of_disk = isinstance(error, OSError) and is_disk_error(error)
+            full = of_disk and (lease.saving or writing or not can_print())
             what: dict[str, Any] = {"error": traceback.format_exc()}
             if full:
                 what = {"refused": [error.errno, error.strerror, error.filename]}  # type: ignore[attr-defined]
@@ -88,6 +91,15 @@ def main(descriptor: int, pipe: int) -> None:
             forget_modules(Path(os.path.realpath(source["file"])).parent)
         release_memory()
         send({"lease": terms.lease, "idle": not busy_threads(is_user_code)})  # the next trial's process begins anew
+
+
+def can_print() -> bool:
+    """Whether the disk takes more of what the loop prints."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
 
 
 def run_loop(loop: Callable[[], object]) -> None:
@@ -288,13 +300,12 @@ def patch_ray_tune(tune: Any) -> None:
     def of_trial(told: Callable[[Terms], object]) -> Callable[[], object]:
         return lambda: None if (lease := current_lease()) is None else told(lease.terms)
 
-    def own_folder(terms: Terms) -> str:
-        folder = Path(terms.output).with_suffix("")
-        folder.mkdir(exist_ok=True)
-        return str(folder)
+    @cache
+    def own_folder(trial: str) -> str:
+        return tempfile.mkdtemp(prefix=f"{trial}-")  # not in the study, which holds no links
 
     tune.report, tune.get_checkpoint = report, get_checkpoint
     context = tune.get_context()
     context.get_trial_id = context.get_trial_name = of_trial(lambda terms: terms.trial)
-    context.get_trial_dir = of_trial(own_folder)
+    context.get_trial_dir = of_trial(lambda terms: own_folder(terms.trial))
     context.get_experiment_name = of_trial(lambda terms: Path(terms.output).parents[1].name)

@@ -37,30 +37,33 @@ def hugging_face() -> Any:
 
         def __init__(self) -> None:
             self.found = dict[str, Any]()
+            self.asked, self.extra = False, list[Path]()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """Forget what was evaluated before the training, which is of none of its steps; and let the trainer keep
-            one checkpoint, unless it was told how many: it writes one at each evaluation now."""
-            self.found = {}
-            if ration.current_lease() is not None and args.save_total_limit is None:
-                args.save_total_limit = 1
+            """Forget what was evaluated before the training, which is of none of its steps."""
+            self.found, self.asked, self.extra = {}, False, []
             return control
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
             """Keep the metrics of one evaluation set, and let the trainer save after the last."""
             if ration.current_lease() is not None:
                 self.found |= more["metrics"]
+                self.asked = self.asked or not control.should_save
                 control.should_save = True
             return control
 
         def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """Report the metrics kept, as their checkpoint is there now."""
+            """Report the metrics kept, as their checkpoint is there now; the one before goes, if it is there for that
+            alone."""
             if self.found:
                 place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 found, self.found = self.found, {}
                 ration.report(
                     **found, step=state.global_step, save=lambda to: shutil.copytree(place, to, dirs_exist_ok=True)
                 )
+                for before in self.extra:
+                    shutil.rmtree(before, ignore_errors=True)
+                self.asked, self.extra = False, [place] if self.asked else []
                 control.should_training_stop = control.should_training_stop or ration.done()
             return control
 

@@ -48,7 +48,7 @@ PHASES = ("start", "compile", "steps", "evaluation", "checkpoint", "idle")
 MARGIN = 1.5  # nothing begins unless this many times its longest duration so far is left
 HINT_SHARE = 1 / 6
 """Largest share of a lease that is kept for a step, an evaluation or a checkpoint because one took long on an earlier
-lease: it may have been held up there, as by a machine that slept, and no step would fit in any shorter lease."""
+lease, where no step would fit otherwise: it may have been held up there, as by a machine that slept."""
 
 
 class Lease:
@@ -60,7 +60,8 @@ class Lease:
         self.ends = self.mark + seconds
         self.phase = PHASES[0]
         self.used = dict.fromkeys(PHASES, 0.0)
-        self.hints: dict[str, float] = {}  # longest durations on earlier leases, until this one has its own
+        self.earlier: dict[str, float] = {}  # longest durations on earlier leases
+        self.hints: Mapping[str, float] = {}  # the same, capped where need be, until this one has its own
         self.longest: dict[str, float] = {}
 
     def enter(self, phase: str) -> None:
@@ -87,13 +88,17 @@ class Lease:
 
     def measured(self) -> dict[str, float]:
         """Return the hints for the next lease."""
-        return self.hints | self.longest
+        return self.earlier | self.longest
 
-    def take_over(self, measured: Mapping[str, float], evaluation_tokens: int) -> None:
+    def take_over(self, measured: dict[str, float]) -> None:
         """Take what `measured` returned on an earlier lease as hints."""
+        self.earlier = self.hints = measured
+
+    def cap_hints(self, evaluation_tokens: int) -> None:
+        """Believe no hint that keeps more than HINT_SHARE of this lease."""
         most = HINT_SHARE * (self.ends - self.began)
         per_token = {"evaluation token": most / evaluation_tokens}
-        self.hints = {kind: min(seconds, per_token.get(kind, most)) for kind, seconds in measured.items()}
+        self.hints = {kind: min(seconds, per_token.get(kind, most)) for kind, seconds in self.hints.items()}
 
     @contextmanager
     def charging(self, phase: str) -> Iterator[None]:
@@ -188,11 +193,13 @@ class Forecast:
         return steps == 0 or (steps is None and seconds is not None and self.pace.training_seconds >= seconds)
 
     def step_fits(self) -> bool:
-        return self.seconds_for_steps() >= 0
+        return self.lease.seconds_left() >= MARGIN * self.step_seconds() + self.closing_seconds()
 
     def seconds_for_steps(self) -> float:
-        """Return the seconds until no further step fits, which is when a decay is to reach zero."""
-        return self.lease.seconds_left() - self.closing_seconds() - MARGIN * self.step_seconds()
+        """Return the seconds until no further step fits, when a decay is to reach zero: by steps of this lease,
+        as after an earlier one that was held up the rate would rise again with the first."""
+        step = self.lease.longest.get("step", self.pace.median() or 0.0)
+        return self.lease.seconds_left() - self.closing_seconds() - MARGIN * step
 
     def training_left(self) -> float:
         """Return the most seconds of training that are left before the closing."""
@@ -244,6 +251,10 @@ def warm_up(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / max(steps, 1))
 
 
+SHORTEST = 1e-9
+"""Length of a decay for which nothing is left, in steps or seconds."""
+
+
 class Decay:
     """The decay to zero over the last `share` of a life; it begins at most once, and goes on after a resume.
 
@@ -270,7 +281,7 @@ class Decay:
         """Start from the present fraction; where the end did not move the length stays, so that no bit changes."""
         self.has_begun = True
         if self.length is None or left / self.length != self.fraction:
-            self.length = left / self.fraction
+            self.length = max(left, SHORTEST) / self.fraction
 
     def factor(self, left: float) -> float:
         """Return the share of the peak rate with this much training ahead."""

@@ -116,6 +116,8 @@ class _Training:
             self.segment, self.lease, self.learner, self.pace,
             evaluation_tokens=min(self.evaluation_tokens, sizes["valid"]), whole_tokens=sum(sizes.values()),
         )  # fmt: skip
+        if not self.forecast.step_fits():
+            self.lease.cap_hints(self.forecast.evaluation_tokens)
         self.looks = SegmentEvaluations(self.forecast, self.data, self.evaluation_tokens, sizes, self.recent)
         self.lease.enter("steps")
 
@@ -130,7 +132,7 @@ class _Training:
         self.learner.restore(saved)
         self.pace = Pace(**saved.state["pace"])
         self.recent = RecentSteps(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
-        self.lease.take_over(saved.state["measured"], self.evaluation_tokens)
+        self.lease.take_over(saved.state["measured"])
         if self.segment.final:
             self.decay = Decay(self.config.decay_share, **saved.state["decay"])
 

@@ -217,7 +217,7 @@ def test_a_save_that_is_wrong_and_never_worked_fails_the_trial_that_returned(wor
 
 
 def test_numbers_of_any_library_count_and_what_else_is_told_is_left_out(world: World) -> None:
-    ones = {"accuracy": np.float32(0.5), "scores": np.array([3.0])}
+    ones = {"accuracy": np.float32(0.5), "scores": np.array([3.0]), "none": np.ma.array([0.0], mask=True)}
     world.report(torch.tensor(2.0, requires_grad=True), **ones, name="x", rate=None, often=True, bad=math.nan)
     assert world.heard[-1]["best"] == 2.0
     assert world.heard[-1]["numbers"] == {"loss": 2.0, "accuracy": 0.5, "scores": 3.0, "often": 1.0}
@@ -450,6 +450,7 @@ def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_
             return {"loss": ((out - labels) ** 2).mean(), "logits": out}
 
     rows = [{"x": torch.randn(4), "labels": torch.ones(1)} for _ in range(64)]
+    (tmp_path / "out" / "checkpoint-1000").mkdir(parents=True)  # of an earlier training of the user's
     for steps in (4, 8):
         held.holds(steps, "eval_loss")
         args = transformers.TrainingArguments(
@@ -461,7 +462,9 @@ def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_
         )
         trainer.train(resume_from_checkpoint=resumed())
         held.goes_on_from(steps)
-        assert [path.name for path in (tmp_path / "out").iterdir()] == [f"checkpoint-{steps}"], "of many evaluations"
+        theirs = {path.name for path in (tmp_path / "out").iterdir()}
+        lasts = {f"checkpoint-{last}" for last in (4, 8) if last <= steps}
+        assert theirs == {"checkpoint-1000", *lasts}, "one of many evaluations"
 
 
 def test_of_several_evaluation_sets_all_are_reported(held: World, tmp_path: Path) -> None:

@@ -132,6 +132,40 @@ def test_what_was_held_up_once_keeps_no_later_and_shorter_lease_from_training(
     assert (last.ended, last.steps) == ("rung", 100)
 
 
+@pytest.mark.parametrize(("what", "takes"), [("batch", 2.1), ("save", 4.0)])
+def test_what_takes_long_each_time_has_that_time_on_a_shorter_lease(
+    what: str, takes: float, clock: Script, life: Life
+) -> None:
+    setattr(clock, what, itertools.repeat(takes))
+    first = life(device_seconds=200.0, steps=60)[-1]
+    opened = clock.now
+    last = life(checkpoint=first.checkpoint, device_seconds=12.0)[-1]
+    assert clock.now - opened <= 12.0 and last.steps > 60 and last.valid and last.checkpoint != first.checkpoint
+
+
+def test_a_rate_that_falls_never_rises_after_a_lease_on_which_a_step_was_held_up(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates, step = list[float](), Learner.step
+    monkeypatch.setattr(Learner, "step", lambda self, factor: rates.append(factor) or step(self, factor))
+    clock.step = itertools.chain(itertools.repeat(0.1, 100), [5.0], itertools.repeat(0.1))
+    written = None
+    for seconds, until in ((70.0, 0.5), (30.0, -1.0)):
+        *_, last = train(
+            small_text, text_data, Segment(device_seconds=seconds, final=True), folder=tmp_path, checkpoint=written,
+            evaluation_tokens=SUBSET, clock=clock, stop=lambda least=until: len(rates) > 101 and rates[-1] < least,
+        )  # fmt: skip
+        written = Path(str(last.checkpoint))
+    assert rates[101:] == sorted(rates[101:], reverse=True) and rates[-1] < 0.02
+
+
+def test_a_decay_for_which_nothing_is_left_is_over() -> None:
+    for left in (0.0, -0.1):
+        decay = Decay(0.4)
+        decay.begin(left)
+        assert decay.factor(left) == 0.0
+
+
 def test_training_seconds_become_a_fixed_number_of_steps(clock: Script, life: Life) -> None:
     clock.step = itertools.chain([2.0, 2.0, 1.0], itertools.repeat(0.1, 17), itertools.repeat(0.4))
     last = life(training_seconds=8.0)[-1]

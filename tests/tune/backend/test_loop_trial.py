@@ -474,6 +474,13 @@ def test_a_disk_that_takes_no_output_is_told_as_such_and_fails_no_trial(worker: 
     assert "refused" in worker.trial.step()
 
 
+def test_a_disk_that_is_full_when_a_loop_prints_is_told_as_such_and_fails_no_trial(worker: Worker) -> None:
+    (file := worker.folder / output_of("t001")).parent.mkdir()
+    file.symlink_to("/dev/full")
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop("def train(config):\n    print('epoch')\n"))
+    assert "refused" in worker.trial.step()
+
+
 SAVES = """
 import resource, shutil
 
@@ -529,8 +536,8 @@ from ray.tune import Checkpoint, report
 
 def train(config):
     context = tune.get_context()
-    with open(os.path.join(context.get_trial_dir(), "name"), "w") as file:
-        file.write(" ".join((context.get_experiment_name(), context.get_trial_id(), context.get_trial_name())))
+    names = context.get_experiment_name(), context.get_trial_id(), context.get_trial_name()
+    print(*names, os.listdir(context.get_trial_dir()))
     start = 0
     if (checkpoint := tune.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
@@ -549,8 +556,7 @@ def test_a_function_of_ray_tunes_runs_unchanged(worker: Worker) -> None:
     assert worker.goes_on(steps=50).steps == 50
     last = worker.goes_on(rung=None, steps=None)
     assert last.ended == "returned" and last.steps == 100 and last.valid and last.valid.loss == 0.01
-    study = worker.place.folder
-    assert (study / output_of("t001")).with_suffix("").joinpath("name").read_text() == f"{study.name} t001 t001"
+    assert worker.output.splitlines() == [f"{worker.place.folder.name} t001 t001 []"] * 3
 
 
 def test_a_function_of_this_session_goes_along_with_what_it_holds(worker: Worker) -> None:
