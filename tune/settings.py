@@ -70,15 +70,18 @@ def free_folder() -> Path:
 
 
 def needs_parsing(setting: Field[Any], value: object) -> bool:
-    """Whether a value from Python must be parsed: it is as it is typed or as a file has it, or no number of the right
+    """Whether a value from Python must be parsed: it is as it is typed or as a file has it, or a number of the wrong
     kind, such as a fraction of what is counted, which parsing refuses."""
     of_families = setting.name == "families"
     if isinstance(value, Mapping):
         if of_families:  # shares are at most 1 in Python, per cent as typed
             return any(type(share) not in (int, float) or not 0 < share <= 1 for share in value.values())
         return flag_of(setting).repeats and not all(isinstance(each, Dimension) for each in value.values())
-    if isinstance(value, bool | float):
-        return not is_switch(setting) if isinstance(value, bool) else int in (setting.type, *get_args(setting.type))
+    if isinstance(value, bool):
+        return not is_switch(setting)
+    if isinstance(value, int | float):
+        kinds = (setting.type, *get_args(setting.type))
+        return of_families or (float not in kinds and (int not in kinds or isinstance(value, float)))
     if isinstance(value, tuple) and setting.default == ():
         return any(not isinstance(each, Mapping) for each in value)
     return isinstance(value, str | Path | list | tuple)

@@ -54,6 +54,7 @@ def test_families_take_their_shares():
         ({"families": {"translation": 1.0, "nanogpt": 0.0}}, "--families: .* above 0"),
         ({"families": {"translation": float("nan"), "nanogpt": 0.5}}, "--families: .* above 0"),
         *(({name: empty}, f"--{name}: ") for name in ("families", "fix", "set") for empty in ((), [])),
+        *(({name: 5}, f"--{name}: ") for name in ("families", "space", "range", "first", "fix", "vary", "set")),
         ({"families": {}}, "--families"),
         ({"families": {"translation": 60, "nanogpt": 30}}, "--families: .*translation=60,nanogpt=30.* add up to 100"),
         ({"families": {"translation": None}}, "--families: 'translation=None' gives no share"),
