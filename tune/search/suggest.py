@@ -41,7 +41,7 @@ HEAD_WIDTH_SPREAD = math.log(2)
 """Standard deviation of the prior on the log of the head width."""
 DROPOUT_SPREAD = 0.022
 """Standard deviation of the prior on dropout for a text that is seen once; it grows with the square root of how often a
-text is seen."""
+leader of that size sees it."""
 TURNS = {"translation": 15.0, "nanogpt": 30.0}
 """Epochs after which a model without dropout is past its best that has one weight in its layers for each token of the
 text; with r weights for each it is earlier, by the cube root of r. MORE_DROPOUT is best there, and as much more each
@@ -282,22 +282,19 @@ def prior(
     if family not in PER_LAYER:
         return lambda config: NO_FAVOUR
     freed = [name for name in VARIABLE_RECIPE_FIELDS if name in default]
-    dropout_spread = DROPOUT_SPREAD * math.sqrt(tokens / text_tokens)
     most_dropout = MOST_DROPOUT.get(family, 1.0) * math.cbrt(max(1.0, SMALL_TEXT_TOKENS / text_tokens))
 
-    def dropout_at_best(config: Config) -> float:
-        own = layer_weights(family, config)
-        epochs = life_share(family) * tokens / text_tokens * math.sqrt(weights / own)  # about as a step's seconds grow
-        turns = TURNS[family] / (own / text_tokens) ** (1 / 3)
-        return min(most_dropout, max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))))
-
     def favour(config: Config) -> Favour:
-        size = math.log(layer_weights(family, config) / weights) / SIZE_SPREAD
+        own = layer_weights(family, config)
+        size = math.log(own / weights) / SIZE_SPREAD
         aspect = math.log(float(config["d_model"]) / float(config["layers"]) / ASPECT) / ASPECT_SPREAD
         suited = min(HEAD_WIDTH, float(config["d_model"]) / FEWEST_HEADS)
         width = math.log(float(config["d_model"]) / float(config["heads"]) / suited) / HEAD_WIDTH_SPREAD
-        best = dropout_at_best(config)
-        dropout, none = (((rate - best) / dropout_spread) ** 2 / 2 for rate in (float(config["dropout"]), 0.0))
+        epochs = life_share(family) * tokens / text_tokens * math.sqrt(weights / own)  # about as a step's seconds grow
+        turns = TURNS[family] / (own / text_tokens) ** (1 / 3)
+        best = min(most_dropout, max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))))
+        spread = DROPOUT_SPREAD * math.sqrt(epochs)
+        dropout, none = (((rate - best) / spread) ** 2 / 2 for rate in (float(config["dropout"]), 0.0))
         precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
         recipe = sum((_apart(float(config[name]), float(default[name])) / RECIPE_SPREAD) ** 2 for name in freed)
         promise = precision * math.exp(-(size**2 + aspect**2 + width**2 + recipe) / 2 - dropout)

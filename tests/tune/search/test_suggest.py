@@ -270,6 +270,15 @@ def test_the_more_often_pairs_are_seen_the_more_dropout_is_worth() -> None:
     assert worth(1) < worth(10) < 1 < worth(1_000)
 
 
+def test_too_much_dropout_counts_the_more_the_fewer_epochs_a_model_of_that_size_has() -> None:
+    promise = prior(SPACE.default(), family="nanogpt", weights=8e5, tokens=1e7, text_tokens=1e6)
+
+    def late(d_model: int) -> float:
+        return promise({**SPACE.default(), "d_model": d_model, "dropout": 0.3}).late
+
+    assert 1 > late(64) > late(128) > late(256) > 0
+
+
 @pytest.mark.parametrize(("family", "times"), [("translation", 1), ("nanogpt", 2)])
 def test_a_model_that_would_turn_without_is_given_dropout(family: str, times: int) -> None:
     """The more, the smaller the text, as ten and thirty thousand pairs said: after 5 epochs none, nanogpt after 10, and
