@@ -77,7 +77,7 @@ some look at the same search.
 """
 FORKED = {
     *("test_ends", "test_registry", "test_sleep", "test_tensorboard", "test_training_memory", "test_loop_trial"),
-    *("test_ddp", "test_classifier", "test_killed_driver", "test_worker_group"),
+    *("test_ddp", "test_classifier", "test_killed_driver", "test_worker_group", "test_loop_processes"),
 }
 """Files without Ray whose processes are forked (tests/forked.py): what these are forked from takes seconds to begin in
 each worker that has one.
@@ -91,7 +91,7 @@ SLOW = {
     *("test_recipe", "test_curves", "test_ways_to_learn"),
     *("test_loop_trial", "test_first_trial", "test_loop_report", "test_typed_space", "test_past_best", "test_slurm"),
     *("test_kernels_command", "test_loader", "test_machine_peaks", "test_cuda_graph", "test_worker_group"),
-    "test_killed_driver",
+    *("test_killed_driver", "test_loop_processes"),
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 

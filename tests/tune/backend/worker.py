@@ -1,0 +1,82 @@
+"""The worker of a user's loop, without a Ray around it, and the leases that it is given."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.tune.backend.leases import place, told
+from tune.backend.loop_trial import LoopTrial
+from tune.load import Loop
+from tune.loop import output_of
+from tune.reports import Metric, Report, from_row
+from tune.store.heartbeat import cancel_exit_timer
+
+LOSS = Metric(name="loss", tie=0.0)
+HEAD = "import json, os, sys, time\nimport tune.loop as ration\n"
+COUNTS = """
+def train(config):
+    step = 0
+    if (saved := ration.checkpoint()) is not None:
+        step = json.loads((saved / "state.json").read_text())
+    while not ration.done():
+        step += 1
+        time.sleep(0.01)
+        save = lambda folder: (folder / "state.json").write_text(json.dumps(step))
+        ration.report(loss=1 / step, step=step, other=step, save=save)
+"""
+
+
+class Worker:
+    """A worker, and the leases that it is given."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.lease = folder / "study", 0
+        (self.folder / "heartbeats").mkdir(parents=True)
+        self.code = folder / "code"
+        self.code.mkdir()
+        self.trial = LoopTrial.__new__(LoopTrial)
+        monkeypatch.setattr("tune.backend.leased.HeartbeatThread", self.heart)
+        self.place = place(self.folder)
+
+    def heart(self, live: Callable[[], float]) -> Any:
+        """One that beats when it is told to."""
+        self.live = live
+        return SimpleNamespace(start=lambda: None)
+
+    def loop(self, source: str, function: str | None = "train", **more: Any) -> Loop:
+        file = self.code / "mine.py"
+        file.write_text(HEAD + source)
+        return Loop(folder=self.code, file=file, function=function, metric=LOSS, **more)
+
+    def lease_of(self, trial: str = "t001", seconds: float = 60.0, **goal: Any) -> dict[str, Any]:
+        """What the driver says of a lease that begins now."""
+        self.lease += 1
+        return told(None, trial=trial, family="loop", config={"width": 4}, lease=self.lease, seconds=seconds, **goal)
+
+    def goes_on(self, *lease: str, **more: Any) -> Report:
+        """With its next lease; the last report of that."""
+        self.trial.reset_config(self.lease_of(*lease, **more))
+        return self.ends()
+
+    def ends(self) -> Report:
+        """The last report of the lease."""
+        while True:
+            report = from_row(json.loads(self.trial.step()["report"]))
+            if report.ended:
+                return report
+
+    @property
+    def output(self) -> str:
+        return (self.folder / output_of("t001")).read_text()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    made = Worker(tmp_path, monkeypatch)
+    yield made
+    made.trial.cleanup()
+    cancel_exit_timer()
