@@ -41,7 +41,7 @@ MOST_OF_LOG = 1e140  # most that a logarithmic axis shows, beside its reciprocal
 MOST_OF_LINEAR = 1e300  # most that a linear axis shows, beside its negative: their distance is a float
 WIDTH = 6.4  # inches; a phone shows it at about half of that
 DPI = 150
-MOST_BYTE_TICKS = 6
+MOST_BYTE_TICKS = 5
 COLORS = 256  # in a PNG, which is then a third as large
 TIME_STEPS = [1, 2, 5, 10, 20, 30, *(60 * n for n in (1, 2, 5, 10, 20, 30)), *(3600 * n for n in (1, 2, 4, 8, 24, 96))]
 

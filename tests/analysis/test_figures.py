@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from math import exp
 from pathlib import Path
 from random import Random
@@ -27,7 +28,7 @@ from analysis.ranking import ranking
 from analysis.settings import PlotSettings, RankSettings
 from analysis.spending import slot_hold_times, spending
 from analysis.study import Results, Study, open_studies, open_study
-from analysis.style import CHARGE_COLORS, Picture, byte_ticks, level_styles
+from analysis.style import CHARGE_COLORS, Picture, byte_axis, byte_ticks, lay_out, level_styles, new_figure
 from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import FACTS, Printed, Written, one_line, search, study_of_trials
 from tests.training_rows import row
@@ -213,6 +214,19 @@ def test_ticks_of_bytes_are_what_their_labels_say() -> None:
         for tick in ticks:
             figure, unit = short_memory(tick).split()
             assert float(figure.replace(",", "")) * {"MiB": MIB, "GiB": GIB}[unit] == tick
+
+
+@pytest.mark.parametrize(("low", "high"), [(109, 439), (22_016, 106_050), (37_864, 124_356), (100, 790), (3, 90_000)])
+def test_names_of_ticks_of_bytes_do_not_touch(low: int, high: int) -> None:
+    """On a logarithmic axis ticks at equal distances in bytes are nearest at its end."""
+    figure, (plot,) = new_figure()
+    byte_axis(plot.xaxis, [low * MIB, high * MIB])
+    lay_out(figure)
+    first, last = plot.get_xlim()
+    names = zip(plot.get_xticks(), plot.get_xticklabels(), strict=True)
+    shown = [name.get_window_extent() for tick, name in names if first <= tick <= last]
+    assert len(shown) > 1
+    assert all(left.x1 < right.x0 for left, right in pairwise(shown))
 
 
 def test_effects_are_read_at_the_highest_rung_with_enough_trials(
