@@ -1,7 +1,11 @@
 """Size against perplexity: the front, the fitted curve, and efficiency, the distance below the curve."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
+
+from tune.arithmetic import student
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +32,8 @@ def fit_predict_curve(parameters: Floats, perplexity: Floats, at: Floats) -> tup
     (RESAMPLES, m).
 
     The fit is a robust line (from BENT sizes on a parabola) of log perplexity over log parameters: at equal compute the
-    largest models have seen too little text, so the curve may turn up. It needs FEWEST sizes.
+    largest models have seen too little text, so the curve may turn up. It needs FEWEST sizes. The resampled curves are
+    widened for the degrees of freedom: of five trials, the bootstrap's own 90 % intervals hold the truth in 76 of 100.
     """
     trials, size = len(parameters), np.log(parameters)
     centre, spread = size.mean(), max(size.std(), 1e-9)
@@ -38,8 +43,9 @@ def fit_predict_curve(parameters: Floats, perplexity: Floats, at: Floats) -> tup
     fit, trust = _fit(rows, losses, np.ones((1, trials)), np.ones((1, trials)), REWEIGHTINGS)
     counts = np.random.default_rng(0).multinomial(trials, np.full(trials, 1 / trials), RESAMPLES).astype(float)
     resampled, _ = _fit(rows, losses, counts, trust, RESAMPLED_REWEIGHTINGS)
-    curves = np.vander((np.log(at) - centre) / spread, degree + 1).T
-    return (fit @ curves)[0], resampled @ curves
+    curves, free = np.vander((np.log(at) - centre) / spread, degree + 1).T, trials - degree - 1
+    widening = math.sqrt(trials / free) * student(free) / student(math.inf)
+    return (fit @ curves)[0], (fit + widening * (resampled - fit)) @ curves
 
 
 def _fit(rows: Floats, losses: Floats, counts: Floats, trust: Floats, reweightings: int) -> tuple[Floats, Floats]:
