@@ -34,7 +34,7 @@ from analysis.style import (
     log_axis,
     new_figure,
 )
-from tune.arithmetic import RESAMPLES
+from tune.arithmetic import mean_interval
 from tune.errors import UserError
 from tune.store.queries import DECAY
 
@@ -43,7 +43,7 @@ FEWEST = 8  # least trials for importances
 GOOD = (0.2, 0.4, 0.6)  # shares of the trials that count as good for an importance
 DRAWS = 20  # resamples of the trials, for the interval of an importance
 MOST = 200  # most trials in a resample
-OF_A_MEAN = 5  # least trials for an interval of their mean: that of two would be the two themselves
+OF_A_MEAN = 5  # least trials for an interval of their mean: that of two would press all panels
 LETTERS = 36  # most letters, in all, of the values of a list that are named side by side
 LEAST_LETTERS = 3
 FEW_DECADES = 300.0  # times its least that a logarithmic range may reach for ticks at 3, 30 and the like
@@ -117,15 +117,13 @@ def relative(percent: float) -> str:
 
 
 def draw_mean(plot: Axes, place: float, values: np.ndarray, shown: Callable[[Any], Any] = lambda value: value) -> None:
-    """Draw the mean of two values or more, from OF_A_MEAN on with its bootstrap interval; `shown` maps them to the
-    axis."""
-    if len(values) < 2:
+    """Draw the mean of two values or more, from OF_A_MEAN on with its 95 % interval; `shown` maps them to the axis."""
+    found = mean_interval(values.tolist())
+    if found is None:
         return
-    mean = shown(values.mean())
+    mean, low, high = map(shown, found)
     plot.plot(place, mean, "o", c=BLUE, ms=5)
     if len(values) >= OF_A_MEAN:
-        draws = np.random.default_rng(0).choice(values, (RESAMPLES, len(values))).mean(axis=1)
-        low, high = shown(np.percentile(draws, INTERVAL))
         plot.errorbar(place, mean, [[mean - low], [high - mean]], fmt="none", ecolor=BLUE, lw=1.6, capsize=3)
 
 
@@ -226,7 +224,7 @@ def effects(results: Results, family: str) -> Picture:
         name=f"effects-{family}",
         title=f"{family}: what each dimension did",
         text=f"{what} of the trials {at_level(table['level'].iloc[0])}: each trial, and means"
-        f"{', of a range by parts' if measure.is_loop_metric else ''}, of {OF_A_MEAN} or more with 90 % intervals. "
+        f"{', of a range by parts' if measure.is_loop_metric else ''}, of {OF_A_MEAN} or more with 95 % intervals. "
         "The other dimensions are not held equal; points "
         f"{'above' if measure.low_first else 'below'} the scale are cut.{few}",
         figure=figure,
@@ -268,7 +266,7 @@ def precision(results: Results, family: str) -> Picture:
         name=f"precision-{family}",
         title=f"{family}: the precisions compared",
         text=f"Trials {at_level(table['level'].iloc[0])}, which is equal compute: efficiency, and means, of "
-        f"{OF_A_MEAN} or more with 90 % intervals. "
+        f"{OF_A_MEAN} or more with 95 % intervals. "
         "A faster precision has seen more text by then. Of the device's peak at its precision training took (MFU): "
         f"{', '.join(busy) or 'unknown'}.",
         figure=figure,
