@@ -387,8 +387,7 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
         return [f"{family}: {unranked_reason(results, pool)}"]
 
     def name(row: pd.Series) -> str:
-        study = f"{row['study']}/" if len(results.studies) > 1 else ""
-        return f"{study}{row['trial']} ({row['config']})"
+        return f"{results.name_of(row)} ({row['config']})"
 
     value = f"{measure.name} {tables.number(best[measure.column])}"
     lines = [f"{family}: the winner is {name(best)}, {value} {where_measured_text(best)}."]

@@ -7,7 +7,7 @@ import math
 import shlex
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -397,6 +397,10 @@ class Results:
             different = " and ".join(f"{name!r} goes by {each.name}" for each, name in found.items())
             raise UserError(f"study: {different}, which do not compare; name one of them")
         return next(iter(found))
+
+    def name_of(self, row: Mapping[Any, Any] | pd.Series) -> str:
+        """Return the name of a row's trial; of several studies with that of its own, as in `one/t001`."""
+        return f"{row['study']}/{row['trial']}" if len(self.studies) > 1 else str(row["trial"])
 
     @cached_property
     def last_reported(self) -> dict[str, str]:

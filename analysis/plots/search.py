@@ -65,11 +65,12 @@ def front(results: Results, family: str) -> Picture:
     middle = np.sqrt(last["parameters"].min() * last["parameters"].max())
     taken: list[BboxBase] = []
     for row in furthest.iloc[:: -1 if len(furthest) <= NAMED else 1 - len(furthest)].to_dict("records"):
-        left, first = row["parameters"] > middle, row["trial"] == best["trial"]
+        left = row["parameters"] > middle
+        first = all(row[name] == best[name] for name in TRIAL_COLUMNS)
         beside = (16, -7) if left else (6, 12)  # from its ring, clear of the front, which goes on to the right
         for across, up in [beside] if first else [(6, -12), (6, 7)]:
             named = plot.annotate(
-                f"{'winner: ' if first else ''}{row['trial']} {row['config']}",
+                f"{'winner: ' if first else ''}{results.name_of(row)} {row['config']}",
                 (row["parameters"], row["perplexity"]),
                 textcoords="offset points",
                 xytext=(-across if left else across, up),
@@ -204,7 +205,7 @@ def curves(results: Results, family: str) -> Picture:
     first = results.reached[(results.reached["family"] == family) & (results.reached["place"] == 1)]
     for best in ends.merge(first[TRIAL_COLUMNS], on=TRIAL_COLUMNS).to_dict("records"):
         place = best[along], best[value]
-        plot.annotate(best["trial"], place, textcoords="offset points", xytext=(4, -9))
+        plot.annotate(results.name_of(best), place, textcoords="offset points", xytext=(4, -9))
     log_axis(plot.xaxis, shown[along], formats.short_count if measure.is_loop_metric else formats.short_duration)
     number_axis(plot.yaxis, shown[value], log=not measure.is_loop_metric)
     plot.legend(loc="upper right" if measure.low_first else "lower right", title="furthest level")

@@ -78,7 +78,7 @@ def test_rungs_of_another_length_share_no_curve_and_no_front(write: Callable[...
     below = np.interp(np.log(rows["parameters"]), x, y) - np.log(rows["perplexity"])
     assert below.to_numpy() == pytest.approx(rows["efficiency"].to_numpy())
     drawn = front(both, "nanogpt")
-    assert any(text.get_text().startswith("winner: l3 ") for text in drawn.figure.axes[0].texts)
+    assert any(text.get_text().startswith("winner: long/l3 ") for text in drawn.figure.axes[0].texts)
     assert min(drawn.figure.axes[0].lines[0].get_ydata()) == 5.0
     assert "Not all of one level compare" in drawn.text
 
@@ -118,7 +118,18 @@ def test_a_front_is_of_the_study_that_completed_a_rung_though_another_text_has_n
     other.trial("t1")
     other.report("t1", 5.0)
     (named,) = front(results(young, other), "nanogpt").figure.axes[0].texts
-    assert named.get_text().startswith("winner: t1 ")
+    assert named.get_text().startswith("winner: other/t1 ")
+
+
+def test_of_trials_with_one_name_in_two_studies_one_is_the_winner(write: Callable[..., Written]) -> None:
+    for name, perplexity, parameters in (("one", 5.0, 10**6), ("two", 4.0, 10**7)):
+        study = write(name)
+        study.trial("t1", parameters=parameters)
+        study.report("t1", perplexity)
+    folder = study.folder.parent
+    drawn = front(Results(studies=open_studies([folder / "one", folder / "two"])), "nanogpt")
+    named = {text.get_text().rsplit(" ", 5)[0] for text in drawn.figure.axes[0].texts}
+    assert named == {"one/t1", "winner: two/t1"}
 
 
 @pytest.mark.parametrize("loss", [800.0, -800.0])
