@@ -82,11 +82,12 @@ def front(results: Results, family: str) -> Picture:
                 taken.append(place)
                 break
             named.remove()
+    whole = last["on_whole"].any() and last.loc[last["final"], "on_whole"].all()  # studies may differ in it
     return Picture(
         name=f"front-{family}",
         title=f"{family}: size against perplexity",
         text="Each trial where it got to last; ringed: the lowest perplexity of the furthest level."
-        + (" Stars are of the whole validation split, the others of its subset." if last["on_whole"].any() else "")
+        + (" Stars are of the whole validation split, the others of its subset." if whole else "")
         + _unlike(last),
         figure=figure,
         data=last[[*TRIAL_COLUMNS, "level", "parameters", "perplexity", "front"]],

@@ -343,6 +343,15 @@ def test_perplexities_of_other_tokens_are_marked(write: Callable[..., Written]) 
         studies[1].report("t1", 5.0, rung=None, final=1, whole_perplexity=5.0)
 
 
+def test_stars_are_said_to_be_of_the_whole_split_where_all_are(write: Callable[..., Written]) -> None:
+    """One study may have had no time for it."""
+    studies = two(write)
+    studies[0].report("t1", 5.0, rung=None, final=1, whole_perplexity=5.0)
+    assert "Stars are of the whole" in front(results(studies[0]), "nanogpt").text
+    studies[1].report("t1", 5.0, rung=None, final=1)
+    assert "Stars are of the whole" not in front(results(*studies), "nanogpt").text
+
+
 def test_perplexities_in_another_context_are_marked(write: Callable[..., Written]) -> None:
     studies = two(write)
     for context, alike in ((64, True), (128, False)):
