@@ -11,7 +11,7 @@ from analysis.settings import SpendSettings
 from analysis.study import RUNS, Study, is_driver_alive, newest_study, open_study
 from tune.reports import TIE
 from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS, ENERGY, SLOT_SHARE_SQL, TOLD_FROM
-from tune.units import energy_text, money_text, parse_price
+from tune.units import duration_text, energy_text, money_text, parse_price
 
 TRAINED_ON = f"""
     WITH looks AS (
@@ -63,9 +63,9 @@ class Spending:
 
     @property
     def summary(self) -> str:
-        """As text: spent 7h58m12s of 8h00m00s (99.6 %), 96.1 % of it in optimizer steps, 19.93 at 2.50 a
-        device-hour"""
-        spent, cap = tables.duration(self.spent), tables.duration(self.cap)
+        """As text: spent 7h58m12.1s of 8h (99.6 %), 96.1 % of it in optimizer steps, 19.93 at 2.50 a
+        device-hour; in the words of a search's last line"""
+        spent, cap = duration_text(round(self.spent, 1)), duration_text(self.cap)
         steps = tables.share(self.by_kind["steps"], self.spent)
         beside = f"{money_text(self.spent, self.price)}{energy_text(self.joules)}"
         of_cap = f"{spent} of {cap} ({tables.share(self.spent, self.cap)})"

@@ -182,6 +182,14 @@ def test_money_and_energy_stand_beside_the_seconds_where_they_are_known(spent: W
     assert json.loads(printed(SpendSettings, spent.folder, "--json"))["energy_joules"] == 7200
 
 
+def test_what_was_spent_is_not_rounded_up_to_the_cap(write: Callable[..., Written]) -> None:
+    """It is told as at the end of a search."""
+    study = write(cap_seconds=90.0)
+    study.trial("t1")
+    study.slot(closed=89.5)
+    assert spending(open_study(study.folder)).summary.startswith("spent 1m29.5s of 1m30s (99.4 %)")
+
+
 def test_an_open_slot_is_held_until_now(spent: Written) -> None:
     spent.slot(2, opened=70)
     spent.journal.insert("decisions", {"at": 90, "trial": None, "action": "wait", "reason": "a test"})
