@@ -162,6 +162,8 @@ def figures(of: Descent | None, base: Descent) -> list[str]:
     best = of.mean.best
     if math.isinf(of.mean.loss):
         return [EMPTY_CELL, "diverged", EMPTY_CELL, EMPTY_CELL]
+    if len(of.mean.losses) == 1:  # the best may lie on either side
+        return [f"{2**best:.2e}", f"{of.mean.loss:.4f}", EMPTY_CELL, EMPTY_CELL]
     regret = of.regret(base)
     lost = EMPTY_CELL if regret is None else "diverged" if math.isinf(regret[0]) else signed(regret, "{:.3f}")
     if regret is not None and math.isfinite(regret[0]) and not of.mean.is_bracketed:

@@ -146,6 +146,13 @@ def test_an_optimum_at_an_end_is_told_as_a_bound_and_so_is_what_the_bases_rate_c
     assert "base's own best" not in width.note and "base's own best" in tables(falling)[0].note
 
 
+def test_of_one_rate_no_best_is_known_on_either_side() -> None:
+    """As where a cap pays for no more: the best may lie above or below."""
+    one = [row for row in parabola({"d_model": 512}, False) if row["config"]["learning_rate"] == RATE]
+    width = tables([*parabola({}), *one])[0]
+    assert len(one) == 1 and width.rows[-1][-2:] == ["-", "-"]
+
+
 def test_tables_are_of_the_rows() -> None:
     width, depth, losses = tables(transferred())
     assert [cells[0] for cells in width.rows] == ["32", "128", "512"]
