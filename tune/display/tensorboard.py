@@ -90,8 +90,8 @@ END = "at its end"
 REASONS = {END: 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
 """Reasons why a trial ended, as numbers, since a metric is one; 0 while it may go on."""
 METRICS = {
-    "4 valid/perplexity": "perplexity",
-    "4 valid/bits_per_character": "bits per character",
+    "7 trial/perplexity": "perplexity",
+    "7 trial/bits_per_character": "bits per character",
     "7 trial/parameters": "parameters",
     "7 trial/perplexity_per_million": "perplexity per million parameters",
     "7 trial/device_seconds": "device-seconds",
@@ -187,6 +187,8 @@ LONGEST_RUN = 200
 ENDED, DEVICE_SECONDS = "7 trial/ended", "7 trial/device_seconds"
 BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
 PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
+PERPLEXITY, BITS = "7 trial/perplexity", "7 trial/bits_per_character"
+"""Of the weights that are kept, as in the ranking; the curves `4 valid` are of the weights as they are."""
 
 
 class TrialRun:
@@ -225,8 +227,11 @@ class TrialRun:
             values |= {f"{REPORTED}{name}": value for name, value in report.numbers.items()}
         else:
             values[PARAMETERS] = report.parameters
-            if (kept := report.better_evaluation) is not None:
+            if (kept := report.whole or report.better_evaluation) is not None:
+                values[PERPLEXITY] = kept.perplexity
                 values[QUOTIENT] = kept.perplexity / (report.parameters / 1e6)
+                if kept.bits_per_character is not None:
+                    values[BITS] = kept.bits_per_character
         if report.final:
             values[ENDED] = REASONS[END]
         self._file.add(*(scalar(tag, value) for tag, value in values.items()), step=self._tokens)

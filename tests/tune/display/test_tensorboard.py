@@ -133,6 +133,22 @@ def test_both_splits_have_the_loss_and_the_perplexity_of_a_list(tmp_path: Path) 
         assert values == pytest.approx([splits[split].loss, splits[split].perplexity])
 
 
+def test_hparams_have_the_perplexity_of_the_weights_that_are_kept_and_what_follows_from_it(tmp_path: Path) -> None:
+    """As the ranking has it: of the average where that is better, and of the whole split once that was measured."""
+    run = TrialRun(tmp_path / "run", Journal(tmp_path, new=True), "t001", hparams_start({}, "nanogpt", {}))
+    tags = {head: tag for tag, head in METRICS.items()}
+    valid, averaged, whole = (Evaluation(loss=loss, bits_per_character=loss / 2) for loss in (2.0, 1.9, 1.8))
+    splits: dict[str, Evaluation] = {}
+    for tokens, (split, kept) in enumerate({"valid": valid, "averaged": averaged, "whole": whole}.items(), 1):
+        splits[split] = kept
+        run.on_report(Report(steps=1, tokens=tokens, training_seconds=1.0, parameters=500_000, **splits), now=1.0)
+        shown = read(tmp_path / "run")
+        cells = {head: shown.Scalars(tag)[-1].value for head, tag in tags.items() if tag in shown.Tags()["scalars"]}
+        assert cells["perplexity"] == pytest.approx(kept.perplexity)
+        assert cells["bits per character"] == pytest.approx(kept.bits_per_character)
+        assert cells["perplexity per million parameters"] == pytest.approx(2 * kept.perplexity)
+
+
 def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(over: World) -> None:
     for trial, family, folder in trial_runs(over.journal.folder):
         assert folder.name.startswith(f"{trial} d") and family in ("nanogpt", "translation")
