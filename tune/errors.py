@@ -52,7 +52,8 @@ def parse_traceback(trace: str) -> tuple[str | None, str] | None:
         (line for line in trace[frames[-1].end() :].splitlines() if line and not line[0].isspace()), "an error"
     )
     kind, colon, text = message.partition(":")
-    message = f"{kind.rpartition('.')[2]}{colon}{text}"[:LONGEST]
+    message = f"{kind.rpartition('.')[2]}{colon}{text}"
+    message = message if len(message) <= LONGEST else f"{message[: LONGEST - 1].rstrip()}…"
     theirs = [frame.groups() for frame in frames if is_user_code(Path(frame[1]))]
     if not theirs:
         return None, message

@@ -4,6 +4,7 @@ import importlib
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +123,13 @@ def test_an_error_is_told_in_one_line_that_names_the_place(worker: Worker, line:
     function, said = in_one_line(f"Traceback:\n{failed.value}") or (None, "")
     assert re.search(FAILS[line], f"its {function} raised {said}")
     assert "Traceback" in worker.output
+
+
+@pytest.mark.parametrize(("words", "end"), [(5, "word"), (500, "…")])
+def test_an_error_that_is_cut_short_says_so(tmp_path: Path, words: int, end: str) -> None:
+    trace = f'Traceback:\n  File "{tmp_path}/mine.py", line 3, in train\nValueError: {" ".join(["word"] * words)}\n'
+    function, said = in_one_line(trace) or (None, "")
+    assert function == "train" and said.endswith(f"{end} (mine.py:3)")
 
 
 def test_a_loop_that_changes_its_folder_begins_the_next_lease_in_its_own(worker: Worker) -> None:
