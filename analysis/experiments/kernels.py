@@ -68,7 +68,7 @@ def roofline_table(study: Study) -> pd.DataFrame:
     )
     if table.empty:
         rule = "no row with arithmetic and traffic was timed without disturbance"
-        raise UserError(f"kernels: {rule}: measure them again, with a larger --budget")
+        raise UserError(f"kernels: {rule}: measure them again on an idle machine, or with a larger --budget")
     table = table[table["size"] == table.groupby("kernel")["size"].transform("max")]
     table = table.assign(intensity=table["flops"] / table["bytes"], rate=table["flops"] / table["median_seconds"])
     roofs = [_roof(study, row["device"], row["threads"], row["intensity"]) for row in table.to_dict("records")]

@@ -490,6 +490,14 @@ def test_a_study_without_rows_is_refused(write: Callable[..., Written]) -> None:
         roofline(open_kernels(write("kernels", kernels=["copy"]).folder))
 
 
+def test_where_all_rows_are_unstable_an_idle_machine_is_advised(write: Callable[..., Written]) -> None:
+    """A larger budget alone would give the same again."""
+    study = write("kernels", kernels=["triad"])
+    timed(study, "triad", unstable=1)
+    with one_line("idle machine"):
+        roofline(open_kernels(study.folder))
+
+
 def test_the_command_writes_a_picture_and_its_data(study: Written, tmp_path: Path, printed: Printed) -> None:
     timed(study, "softmax", "cuda-shared", device="GPU", threads=None, flops=5000, bytes=8000)
     told = printed(PlotSettings, "roofline", study.folder, "--out", tmp_path / "here")
