@@ -218,7 +218,8 @@ def effects(results: Results, family: str) -> Picture:
             plot.text(0.01, place + 0.2, name, va="bottom", fontsize=8, clip_on=True)
         plot.set(title="importance (Optuna)", xlim=(0, 1), ylim=(-0.5, len(shares)), yticks=[])
         plot.grid(axis="y", visible=False)
-    few = f" Importances take {FEWEST} trials." if shares.empty else ""
+    resampled = "Intervals of importances are of 90 %, by resampled trials."
+    about = f"Importances take {FEWEST} trials." if shares.empty else resampled
     what = f"Best {measure.name}, and the median" if measure.is_loop_metric else "Perplexity against the median"
     return Picture(
         name=f"effects-{family}",
@@ -226,7 +227,7 @@ def effects(results: Results, family: str) -> Picture:
         text=f"{what} of the trials {at_level(table['level'].iloc[0])}: each trial, and means"
         f"{', of a range by parts' if measure.is_loop_metric else ''}, of {OF_A_MEAN} or more with 95 % intervals. "
         "The other dimensions are not held equal; points "
-        f"{'above' if measure.low_first else 'below'} the scale are cut.{few}",
+        f"{'above' if measure.low_first else 'below'} the scale are cut. {about}",
         figure=figure,
         data=table[[*TRIAL_COLUMNS, *names, "level", *dict.fromkeys((measure.column, column))]],
     )

@@ -281,6 +281,7 @@ def test_what_did_not_vary_has_no_panel_and_a_mean_of_few_no_interval(write: Cal
     assert set(panels) == {"heads", "dropout", "importance (Optuna)"}
     assert [len(panels[name].containers) for name in ("heads", "dropout")] == [1, 2]
     assert "trials after the decay: each trial, and means, of 5 or more with 95 % intervals" in drawn.text
+    assert drawn.text.endswith("Intervals of importances are of 90 %, by resampled trials.")
     assert "A line for each trial after the decay:" in parallel_coordinates(results(study), "nanogpt").text
 
 
