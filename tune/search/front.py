@@ -26,7 +26,8 @@ def expected_lead(nats: float, spread: float) -> float:
     """Return the expectation of a normal number of this mean and standard deviation where below 0 counts as 0."""
     if not spread:
         return max(0.0, nats)
-    return spread * NORMAL.pdf(nats / spread) + nats * NORMAL.cdf(nats / spread)
+    lead = spread * NORMAL.pdf(nats / spread) + nats * NORMAL.cdf(nats / spread)
+    return max(0.0, lead)  # far out, the two cancel only as far as they are exact
 
 
 def reference(points: Sequence[Point]) -> Point:

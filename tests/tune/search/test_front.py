@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import Alone, Search
-from tune.search.front import Point, expected_hypervolume_gain, front, hypervolume, reference
+from tune.search.front import Point, expected_gain, expected_hypervolume_gain, front, hypervolume, reference
 from tune.search.ladder import Rules
 
 seeded = pytest.mark.parametrize("seed", range(5))
@@ -49,6 +49,15 @@ def test_what_is_known_of_a_point_it_adds_and_the_less_is_known_the_more_it_is_e
     assert (added > 0) == (below > 0)
     doubts = [expected_hypervolume_gain(size, (loss, doubt), best, bound)[0] for doubt in (0.0, 0.01, 0.1, 0.5)]
     assert doubts == sorted(doubts) and doubts[-1] > 0
+
+
+@seeded
+def test_what_cannot_lead_is_expected_to_gain_nothing_and_never_less(seed: int) -> None:
+    """Less than nothing would be less than the nothing that a search asks for without --stop-below-gain."""
+    rng = random.Random(seed)
+    losses = [rng.uniform(0.5, 5.0) for _ in range(5000)]
+    gains = [expected_gain((loss, 0.1), (loss * (1 + 0.1 * rng.uniform(5, 12)), 0.0)) for loss in losses]
+    assert min(gains) >= 0 and max(gains) < 1e-6
 
 
 # --- a search for it
