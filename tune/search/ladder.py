@@ -22,6 +22,9 @@ FEWEST_TRIALS, LEAST_TRIALS = 6, 3
 SETTLED_SHARE of that only where fewer than the second would."""
 SETTLED_SHARE = 0.2
 """Share of a rung 0 of fifty steps that ten are: what fewer steps tell does not make up for more trials."""
+RUNGS_IN_TIME = 2
+"""Rungs that one trial has time for before what is kept for the last segment, where a deadline binds: rung 0 is no
+longer, however many slots there are."""
 CONFIRM_SHARE = 1 / 3
 """Share of what can be used of a cap that is kept to train the last two anew; what they do not use goes to the last
 segment."""
@@ -180,6 +183,7 @@ class Frame:
         0 where that is fixed already."""
         whole, confirm, slots = seconds, 0.0, self.part * self.slots
         wall = wall_clock(within, deadline, self.life, seconds)
+        binding = wall == deadline < math.inf
         if self.seeds:
             usable = min(seconds, slots * wall)
             confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
@@ -191,8 +195,9 @@ class Frame:
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept, slots * (wall - kept)) - coming_up)
         many, few = (explore / trials - self.overhead for trials in (FEWEST_TRIALS, LEAST_TRIALS))
-        least = max(self.overhead, SHORTEST_SHARE * self.shortest, many, min(few, SETTLED_SHARE * self.shortest))
-        least = min(self.shortest, least)
+        longest = (wall - kept - self.start_up) / RUNGS_IN_TIME - self.overhead if binding else math.inf
+        least = min(longest, max(many, min(few, SETTLED_SHARE * self.shortest)))
+        least = min(self.shortest, max(self.overhead, SHORTEST_SHARE * self.shortest, least))
         bare = Ladder(
             seconds=whole, first=first or least, top=0, explore=explore, kept=kept,
             last=kept if math.isinf(self.life) else 0.0, start_up=coming_up, overhead=self.overhead, life=self.life,
@@ -201,7 +206,7 @@ class Frame:
         )  # fmt: skip
         ladder = _grow(bare)
         most = TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0)
-        while first is None and ladder.first < self.life and ladder.starts > most:
+        while first is None and ladder.first < min(self.life, longest) and ladder.starts > most:
             ladder = _grow(replace(bare, first=1.1 * ladder.first))
         return ladder
 

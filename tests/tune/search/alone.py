@@ -34,7 +34,7 @@ DECAY_SHARE = 0.4
 
 def framed(**about: Any) -> Frame:
     """A family that has all slots."""
-    return Frame(**{"slots": 1} | about, shortest=5.0, overhead=OVERHEAD, start_up=START_UP)
+    return Frame(**{"slots": 1, "shortest": 5.0} | about, overhead=OVERHEAD, start_up=START_UP)
 
 
 def bare(*, seconds: float = 600.0, more: bool = True, first: float | None = None, **frame: Any) -> SuccessiveHalving:
@@ -66,14 +66,14 @@ def left(seconds: float = 500.0, running: int = 0, **more: Any) -> BudgetLeft:
 class Alone(Played):
     """The search of one family under a cap in device-seconds, until it is over: `run`. life: seconds of training;
     journal: of one that it is to go on with; turning: after which training its trials turn, in seconds, the first and
-    the last of them."""
+    the last of them; shortest: as of Frame."""
 
     def __init__(
         self, *, seed: int = 0, seconds: float = 600.0, slots: int = 1, life: float = math.inf, diverging: float = 0.0,
         deadline: float = math.inf, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
         rules: Rules = Rules(), seeds: int = 0, rungs: str = "seconds",  # noqa: B008 - it is frozen
         journal: Journal | None = None, turning: tuple[float, float] = (math.inf, math.inf),
-        favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR, within: float = math.inf,
+        favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR, within: float = math.inf, shortest: float = 5.0,
     ) -> None:  # fmt: skip
         self.turning = turning
         clock, self.seed, self.diverging, self.seconds, self.step = Clock(), seed, diverging, seconds, step
@@ -81,7 +81,7 @@ class Alone(Played):
         clock.now = last_moment(before)
         ledger = Ledger(cap=seconds, clock=clock, spent_before=spent(before))
         self.accounting = Accounting(before, ledger, clock)
-        self.frame = framed(slots=slots, life=life, rules=rules, seeds=seeds)
+        self.frame = framed(slots=slots, life=life, rules=rules, seeds=seeds, shortest=shortest)
         engine = Engine(accounting=self.accounting, slots=slots, wall_left=lambda: deadline - clock.now, within=within)
         first = [terms.families["alone"][1] for terms in agreed_terms(before)[:1]]
         self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, within, deadline)

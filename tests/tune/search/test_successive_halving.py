@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import OVERHEAD, Alone, bare, framed, left, reach
+from tests.tune.search.alone import OVERHEAD, START_UP, Alone, bare, framed, left, reach
 from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
 from tune.search.forecast import Progress
@@ -71,6 +71,14 @@ def test_six_trials_do_not_make_it_shorter_than_tells_anything_and_three_do(seco
     """A fifth of a warm-up that takes 50 s."""
     ladder = Frame(slots=1, shortest=50.0, overhead=1.0).fit(seconds)
     assert trials == math.floor(ladder.explore / ladder.cost(0) + 1e-9) and (ladder.first >= 10.0 or trials == 3)
+
+
+@pytest.mark.parametrize(("deadline", "slots"), [(60.0, 16), (120.0, 8), (300.0, 64)])
+def test_before_a_deadline_each_slot_has_time_for_two_rungs_however_many_there_are(deadline: float, slots: int) -> None:
+    """Where 3/5 of the deadline are asked for at rung 0, of which less is not kept for the last segment."""
+    search = Alone(seconds=slots * deadline, slots=slots, deadline=deadline, shortest=0.6 * deadline).run()
+    assert 2 * search.ladder.cost(0) + START_UP <= deadline - search.ladder.kept + 1e-9
+    assert len(search.policy.trials) >= slots and search.spent >= 0.9 * search.seconds
 
 
 @pytest.mark.parametrize("scenario", KEPT)
