@@ -67,7 +67,7 @@ def make_engine(
             continue
         engine.families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
     if not terms:
-        engine.apply_terms(settings.deadline, context.devices.processor)
+        engine.apply_terms(settings.deadline, context.devices.processor, settings.stop_below_gain)
     journal.write_facts(
         rung_seconds={
             name: [family.policy.rung_seconds(rung) for rung in range(12)]

@@ -200,7 +200,7 @@ def conduct(
         engine = make_engine(context, journal, listeners, slots_there=slots_there)
         go_on = model_resume_checkpoint if context.loop is None else resume_checkpoint
         if settings.resume:
-            notes = restore(engine, go_on, settings.deadline, devices.processor)
+            notes = restore(engine, go_on, settings.deadline, devices.processor, settings.stop_below_gain)
             for line in (*notes, *loop_change_warnings(settings, journal)):
                 write(line)
         note_facts(context.facts(), journal)

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Literal
 
 from tune.reports import ENDS, Report
@@ -137,25 +138,24 @@ class Engine:
 
     # The terms it runs under
 
-    def apply_terms(self, deadline: float | None, processor: str) -> list[str]:
-        """Put the study under its ledger's cap, this deadline (in seconds from its start) and this processor from now
-        on, and write them down where they differ from those before. Returns notes for the user."""
+    def apply_terms(self, deadline: float | None, processor: str, stop_below_gain: float | None = None) -> list[str]:
+        """Put the study under its ledger's cap, this deadline (in seconds from its start), this least gain (in nats a
+        device-hour) and this processor from now on, and write them down where they differ from those before. Returns
+        notes for the user."""
         journal, cap = self.accounting.journal, self.accounting.ledger.cap
         agreed = parse_agreed_terms(journal.facts())
         before = agreed[-1] if agreed else None
-        refitted = before is None or (before.seconds, before.deadline) != (cap, deadline)
-        other = before is not None and before.processor not in (None, processor)
-        if not refitted and not other:
-            return []
         decision, report = last_events(journal)
         now = AgreedTerms(
-            at=self.accounting.clock(), seconds=cap, deadline=deadline, processor=processor,
-            families={
-                name: (family.seconds, self._ladder(family, deadline, new=before is None))
-                for name, family in (self.families.items() if refitted else ())
-            },
-            decision=decision, report=report,
+            at=self.accounting.clock(), seconds=cap, deadline=deadline, stop_below_gain=stop_below_gain,
+            processor=processor, decision=decision, report=report,
         )  # fmt: skip
+        other = before is not None and before.processor not in (None, processor)
+        if before is None or (before.seconds, before.deadline) != (cap, deadline) or now.asks_for_less(before):
+            ladders = {name: self._ladder(each, deadline, new=before is None) for name, each in self.families.items()}
+            now = replace(now, families={name: (self.families[name].seconds, ladders[name]) for name in ladders})
+        elif not other and before.stop_below_gain == stop_below_gain:
+            return []
         with self.transaction():
             self.state.apply_terms(now, new=before is None)
             journal.write_facts(caps=[each.to_json() for each in (*agreed, now)], slots_kept=None)

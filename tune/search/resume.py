@@ -198,7 +198,9 @@ class Newest(Protocol):
     def __call__(self, folder: Path, *, undecayed: bool) -> tuple[str, int] | None: ...
 
 
-def restore(engine: Engine, newest: Newest, deadline: float | None, processor: str) -> list[str]:
+def restore(
+    engine: Engine, newest: Newest, deadline: float | None, processor: str, stop_below_gain: float | None = None
+) -> list[str]:
     """Bring a new engine to where its study stood, and put it under these terms, as in Engine.apply_terms. Returns
     notes for the user. UserError: the journal says something impossible."""
     journal = engine.accounting.journal
@@ -212,7 +214,7 @@ def restore(engine: Engine, newest: Newest, deadline: float | None, processor: s
             engine.close_killed(row["trial"], row["charged"])
     at_end = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
-    notes += engine.apply_terms(deadline, processor)
+    notes += engine.apply_terms(deadline, processor, stop_below_gain)
     journal.write_facts(ended=None)
     kept = journal.facts().get("slots_kept")
     wall = engine.wall_left()

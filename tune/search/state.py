@@ -31,14 +31,15 @@ MOST_RUNGS = 64
 class AgreedTerms:
     """The terms of a study from a moment on, as `caps` of its journal has them.
 
-    at: that moment; seconds: the cap; deadline: in seconds from the study's start; families: where cap or deadline
-    differ from before, what each may use, in seconds of a slot, and its ladder; decision, report: numbers of the last
-    ones before.
+    at: that moment; seconds: the cap; deadline: in seconds from the study's start; stop_below_gain: nats a device-hour
+    (None: no least gain is asked for); families: where there may be more to do by these terms than by those before,
+    what each may use, in seconds of a slot, and its ladder; decision, report: numbers of the last ones before.
     """
 
     at: float
     seconds: float
     deadline: float | None = None
+    stop_below_gain: float | None = None
     processor: str | None = None
     families: Mapping[str, tuple[float, Ladder]] = field(default_factory=dict)
     decision: float = 0
@@ -48,13 +49,14 @@ class AgreedTerms:
     def read(cls, fact: Fact) -> Self:
         """Read what `to_json` returned. LookupError, TypeError, ValueError: it says something impossible."""
         terms = as_mapping(fact)
-        numbers = ("at", "seconds", "deadline", "decision", "report")
+        numbers = ("at", "seconds", "deadline", "stop_below_gain", "decision", "report")
         known = {name: number(terms[name]) for name in numbers if terms.get(name) is not None}
         if not known["seconds"]:
             raise ValueError(f"a cap of {terms}")
         processor = terms.get("processor")
         return cls(
             at=known["at"], seconds=known["seconds"], deadline=known.get("deadline"),
+            stop_below_gain=known.get("stop_below_gain"),
             processor=None if processor is None else str(processor),
             families={
                 name: (number(as_mapping(each)["seconds"]), ladder_of(as_mapping(each)))
@@ -62,6 +64,10 @@ class AgreedTerms:
             },
             decision=known.get("decision", 0), report=known.get("report", 0),
         )  # fmt: skip
+
+    def asks_for_less(self, before: "AgreedTerms | None") -> bool:
+        """Whether a smaller least gain is asked for than by the terms before (None: there were none)."""
+        return before is not None and (self.stop_below_gain or 0.0) < (before.stop_below_gain or 0.0)
 
     def to_json(self) -> dict[str, Fact]:
         """Return them as plain data; what is not known is left out."""
@@ -102,7 +108,7 @@ class State:
         self.running: dict[str, RunningLease] = {}
         self.cut_short: dict[str, int | None] = {}
         self._slots: set[int] = set()
-        self._processor: str | None = None
+        self._terms: AgreedTerms | None = None
 
     def open_lease(self, row: sqlite3.Row) -> RunningLease:
         """Apply a lease that a trial was given: its first, for its next rung or its last segment, or to go on with what
@@ -232,23 +238,24 @@ class State:
             family.suggestions.tell(trial, reached + 1, None)
 
     def apply_terms(self, now: AgreedTerms, *, new: bool) -> None:
-        """Apply another cap or deadline from now on (in `families`: what that makes of each; the ladders of a `new`
-        study are made so already), or another processor, of which no price is known.
+        """Apply another cap, deadline or least gain from now on (in `families`: what that makes of each; the ladders of
+        a `new` study are made so already), or another processor, of which no price is known.
 
-        Where there is more to explore, a trial whose last segment was cut short waits, as one that had its decay does.
+        Where there is more to explore, or a smaller gain is enough, a trial whose last segment was cut short waits, as
+        one that had its decay does.
         """
+        before, self._terms = self._terms, now
         for name, (_, ladder) in now.families.items() if not new else ():
             policy = self.families[name].policy
-            if ladder.explore > policy.ladder.explore:
+            if ladder.explore > policy.ladder.explore or now.asks_for_less(before):
                 for trial in [trial for trial, rung in self.cut_short.items() if rung is None]:
                     if self.trials[trial].family == name and self.trials[trial].confirms is None:
                         self.put_back(trial)
             policy.refit(ladder)
-        if now.processor != self._processor and self._processor is not None:
+        if before is not None and before.processor not in (None, now.processor):
             for family in self.families.values():
                 family.cost_model.reset()
                 family.timed = min(1, family.timed)  # their mean counts as one trial of the new processor
-        self._processor = now.processor
 
     def digest(self) -> dict[str, str]:
         """Return a digest of each part of the state, without steps and checkpoints of trials, which the disk tells."""

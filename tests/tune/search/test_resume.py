@@ -272,6 +272,24 @@ def test_a_last_segment_to_so_many_steps_whose_lease_ran_out_goes_on_to_them() -
     assert first["goal"] == again["goal"] == end["steps"] and not search.on_decision("wait")
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("ends", [True, False])
+def test_with_a_smaller_least_gain_a_study_goes_on_and_with_another_it_does_not(slots: int, ends: bool) -> None:
+    """Also where it is killed in the last segment that the larger one makes short, and once more when it goes on."""
+    about: dict[str, Any] = {"seconds": 1500.0, "slots": slots}
+    before = Search(**about, rules=Rules(least_gain=5e-4))
+    about["journal"] = before.accounting.journal
+    if ends:
+        assert before.run().spent < 750
+        for gain in (5e-4, 1e-3, 5e-4):
+            assert Search(**about, rules=Rules(least_gain=gain)).run().assignments == []
+    else:
+        killed_in_its_last_segments(before)
+    Search(**about).run(1)
+    after = Search(**about).run()
+    assert 0.97 * 1500 < after.spent <= 1500 and after.notes == []
+
+
 def test_a_rung_whose_rest_is_not_paid_for_waits(tmp_path: Path) -> None:
     """It would be cut short again."""
     world = World(tmp_path, cap=40, slots=1, shares={"nanogpt": 1.0})
