@@ -65,8 +65,8 @@ def note_prospects(settings: Settings, engine: Engine) -> None:
     """Note the prospects in the journal at the end of a search, for analysis."""
     policies = {name: family.policy for name, family in engine.families.items()}
     journal, share = engine.accounting.journal, engine.accounting.ledger.share
-    over = engine.cut_off is None
-    found = forecast_by_family(settings, policies, journal, slots=engine.slots.most, share=share, over=over)
+    over, slots = engine.cut_off is None, slots_to_go_on(settings, journal.facts())
+    found = forecast_by_family(settings, policies, journal, slots=slots, share=share, over=over)
     journal.write_facts(prospects={name: asdict(each) for name, each in found.items()})
 
 

@@ -44,12 +44,12 @@ class Alike(Numbered):
 def study(tmp_path: Path) -> Study:
     """study(reports, **about): a search of two families that has gone so far, in a folder as a search leaves it."""
 
-    def made(reports: float = float("inf"), cap: float = 1200.0, **about: Any) -> World:
+    def made(reports: float = float("inf"), cap: float = 1200.0, patient: bool = True, **about: Any) -> World:
         folder = tmp_path / "study"
         folder.mkdir()
         world = World(folder, cap=cap, **{"slots": 2} | about)
         facts = {
-            "settings": Settings(budget=cap, seed=3, patient=True, search="random").stored(),
+            "settings": Settings(budget=cap, seed=3, patient=patient, search="random").stored(),
             "recipes": dict.fromkeys(world.families, RECIPE.stored()), "devices": {"slots": 2, "name": "CPU core"},
         }  # fmt: skip
         (folder / "study.json").write_text(json.dumps(facts))
@@ -106,6 +106,21 @@ def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did
     world.journal.insert("charges", {"at": 1.0, "slot": 99, "what": "start", "seconds": 1.0})
     note_prospects(asked(world), world.engine)
     told = world.journal.facts()["prospects"]
+    found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
+    assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
+
+
+def test_of_a_study_that_goes_on_with_the_slots_that_it_kept_it_foretells_a_larger_cap_on_all(study: Study) -> None:
+    """What was handed back before it was killed was of no more use under that cap."""
+    killed = study(0, cap=2400.0, patient=False, slots=8)
+    killed.journal.write_facts(devices={"slots": 8})
+    while killed.journal.facts().get("slots_kept") != 1:
+        killed.run(1)
+    world = World(killed.journal.folder, cap=2400.0, slots=8)
+    assert not world.engine.is_done and world.engine.slots.most == 1
+    note_prospects(asked(world), world.run().engine)
+    told = world.journal.facts()["prospects"]
+    world.journal.write_facts(ended={"reason": "cap", "spent": world.accounting.ledger.spent, "cap": 2400.0})
     found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
     assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
 
