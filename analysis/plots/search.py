@@ -37,6 +37,7 @@ from analysis.style import (
 )
 from tune.errors import UserError
 from tune.store.queries import lasting_reports_query
+from tune.units import counted
 
 NAMED = 4  # most configs of a front that are all labelled, where there is room; of more, the best and the smallest
 
@@ -212,7 +213,7 @@ def curves(results: Results, family: str) -> Picture:
     plot.legend(loc="upper right" if measure.low_first else "lower right", title="furthest level")
     labels = [
         f"{trial}: {words}\n{measure.name} {formats.number(reached)} after "
-        f"{f'{after:,} steps' if measure.is_loop_metric else f'{formats.duration(after)} of training'}"
+        f"{counted(after, 'step') if measure.is_loop_metric else f'{formats.duration(after)} of training'}"
         for trial, words, reached, after in shown[["trial", "words", value, along]].itertuples(index=False)
     ]
     cut = f" Of more trials the {MOST_LINES} that end best are drawn." if points["trial"].nunique() > len(ends) else ""

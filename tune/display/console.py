@@ -191,7 +191,7 @@ class Screen(Listener):
             family, shown = engine.trials[trial].family, report.whole or report.valid
             found = self._metric.text(shown.loss) if self._metric else f"perplexity {shown.perplexity:.4g}"
             measured = f"{found}{' on the whole split' if report.whole else ''}"
-            result = f"{measured} after {report.steps:,} steps"
+            result = f"{measured} after {counted(report.steps, 'step')}"
             self._write(f"{_clock(engine.accounting.clock())} {trial} {family} {where}: {result}")
         for line in self._lost(report):
             self._write(f"{_clock(engine.accounting.clock())} {trial} {engine.trials[trial].family}: {line}")
@@ -208,7 +208,7 @@ class Screen(Listener):
         if not report.lost or report.ended in (None, "diverged", "returned"):
             return
         if forced or report.checkpoint is not None:
-            yield f"{report.lost:,} steps since its newest checkpoint are lost, which its loop did not save"
+            yield f"lost {counted(report.lost, 'step')} since its newest checkpoint, which its loop did not save"
         elif not self._said_once:  # its lease ended in order: a loop that saves would have saved
             self._said_once = True
             yield "its loop never saves, so each lease of a trial begins anew: give ration.report(...) a save="

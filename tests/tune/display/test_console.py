@@ -101,7 +101,7 @@ def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_t
     for _ in range(2):
         saves: dict[str, Any]
         for saves in ({"checkpoint": "step-5", "lost": 4}, {"seconds": {"lost": 2.0}, "lost": 9}):
-            assert f"{saves['lost']} steps since its newest checkpoint are lost" in ends(ended="lease", **saves)[-1]
+            assert f"lost {saves['lost']} steps since its newest checkpoint" in ends(ended="lease", **saves)[-1]
     (once,) = ends(ended="lease", lost=9)
     assert "its loop never saves" in once and "save=" in once
     assert not ends(ended="rung", lost=9)
