@@ -173,7 +173,7 @@ def effects(results: Results, family: str) -> Picture:
     measure, table = results.measure, comparable_measurements(results, family)
     median = float(table[measure.column].median())
     # perplexity in per cent above the median, averaged as a logarithm; a metric as it is
-    scaled = table[measure.column] if measure.is_loop_metric else np.log(table["perplexity"] / median)
+    scaled = table[measure.column] if measure.is_loop_metric else np.log(table["perplexity"]) - np.log(median)
     shown, middle = ((lambda value: value), median) if measure.is_loop_metric else (per_cent, 0.0)
     column = measure.column if measure.is_loop_metric else "above_median"
     table = table.assign(**{column: shown(scaled)})

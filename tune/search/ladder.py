@@ -207,7 +207,7 @@ class Frame:
         ladder = _grow(bare)
         most = TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0)
         while first is None and ladder.first < min(self.life, longest) and ladder.starts > most:
-            ladder = _grow(replace(bare, first=1.1 * ladder.first))
+            ladder = _grow(replace(bare, first=min(1.1 * ladder.first, longest)))
         return ladder
 
 

@@ -73,10 +73,14 @@ def test_six_trials_do_not_make_it_shorter_than_tells_anything_and_three_do(seco
     assert trials == math.floor(ladder.explore / ladder.cost(0) + 1e-9) and (ladder.first >= 10.0 or trials == 3)
 
 
-@pytest.mark.parametrize(("deadline", "slots"), [(60.0, 16), (120.0, 8), (300.0, 64)])
-def test_before_a_deadline_each_slot_has_time_for_two_rungs_however_many_there_are(deadline: float, slots: int) -> None:
-    """Where 3/5 of the deadline are asked for at rung 0, of which less is not kept for the last segment."""
-    search = Alone(seconds=slots * deadline, slots=slots, deadline=deadline, shortest=0.6 * deadline).run()
+@pytest.mark.parametrize("shortest", [0.01, 0.6])
+@pytest.mark.parametrize(("deadline", "slots"), [(60.0, 16), (120.0, 8), (120.0, 128), (300.0, 64)])
+def test_before_a_deadline_each_slot_has_time_for_two_rungs_however_many_there_are(
+    deadline: float, slots: int, shortest: float
+) -> None:
+    """Where 3/5 of the deadline are asked for at rung 0, of which less is not kept for the last segment; and where it
+    is lengthened, as more trials would begin than it is planned for."""
+    search = Alone(seconds=slots * deadline, slots=slots, deadline=deadline, shortest=shortest * deadline).run()
     assert 2 * search.ladder.cost(0) + START_UP <= deadline - search.ladder.kept + 1e-9
     assert len(search.policy.trials) >= slots and search.spent >= 0.9 * search.seconds
 
