@@ -24,6 +24,7 @@ from analysis.style import (
     GREY,
     MANY,
     MARKERS,
+    MOST_OF_LOG,
     ORANGE,
     PURPLE,
     Picture,
@@ -171,9 +172,11 @@ def effects(results: Results, family: str) -> Picture:
     """Draw a panel for each dimension with several values, and one of importances. UserError: no dimension has several,
     or no trial completed a rung."""
     measure, table = results.measure, comparable_measurements(results, family)
-    median = float(table[measure.column].median())
+    values = table[measure.column]
+    values = values if measure.is_loop_metric else values.clip(1 / MOST_OF_LOG, MOST_OF_LOG)
+    median = float(values.median())
     # perplexity in per cent above the median, averaged as a logarithm; a metric as it is
-    scaled = table[measure.column] if measure.is_loop_metric else np.log(table["perplexity"]) - np.log(median)
+    scaled = values if measure.is_loop_metric else np.log(values / median)
     shown, middle = ((lambda value: value), median) if measure.is_loop_metric else (per_cent, 0.0)
     column = measure.column if measure.is_loop_metric else "above_median"
     table = table.assign(**{column: shown(scaled)})

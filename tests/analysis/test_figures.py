@@ -137,12 +137,15 @@ def test_of_trials_with_one_name_in_two_studies_one_is_the_winner(write: Callabl
 def test_a_loss_is_drawn_though_its_perplexity_is_no_float(
     write: Callable[..., Written], draw: Callable[..., Picture], loss: float
 ) -> None:
+    """Beside one that is."""
     study = write()
     for number in range(6):
-        study.trial(f"t{number}", parameters=10**6 * (number + 1), created=number, d_model=64 * (number + 1))
+        shape = {"d_model": 64 * (number + 1), "heads": 2 ** (number % 2)}
+        study.trial(f"t{number}", parameters=10**6 * (number + 1), created=number, **shape)
+        own = loss - number if number < 5 else 1.0
         for part in (1, 2):
-            told = {"valid_loss": loss - number, "training_seconds": 5.0 * part, "steps": 5 * part}
-            study.report(f"t{number}", exp(min(loss, LARGEST_LOG)), rung=0 if part == 2 else None, **told)
+            told = {"valid_loss": own, "training_seconds": 5.0 * part, "steps": 5 * part}
+            study.report(f"t{number}", exp(min(own, LARGEST_LOG)), rung=0 if part == 2 else None, **told)
     assert draw(results(study), "nanogpt").svg()
 
 
