@@ -103,7 +103,8 @@ def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
     )
     if anew.empty:
         return {}
-    agreed = [each.get("decision") or 0 for each in study.facts.get("caps", [])]
+    caps = study.facts.get("caps", [])
+    agreed = [each.get("decision") or 0 for each in caps if each.get("families", True)]  # by which one is made anew
     terms = anew["decision"].map(lambda decision: sum(each < decision for each in agreed))
     whose = anew["trial"].map(lambda trial: _confirmed_trial(points, trial))
     ended = anew["test_blocks"].notna().groupby([terms, whose]).sum().groupby(level=0).agg(["min", "size"])
