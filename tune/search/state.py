@@ -32,8 +32,8 @@ class AgreedTerms:
     """The terms of a study from a moment on, as `caps` of its journal has them.
 
     at: that moment; seconds: the cap; deadline: in seconds from the study's start; stop_below_gain: nats a device-hour
-    (None: no least gain is asked for); families: where there may be more to do by these terms than by those before,
-    what each may use, in seconds of a slot, and its ladder; decision, report: numbers of the last ones before.
+    (None: no least gain is asked for); families: where cap or deadline differ from before, or a smaller gain is asked
+    for, what each may use, in seconds of a slot, and its ladder; decision, report: numbers of the last ones before.
     """
 
     at: float
