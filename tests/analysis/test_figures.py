@@ -125,11 +125,13 @@ def test_of_trials_with_one_name_in_two_studies_one_is_the_winner(write: Callabl
     for name, perplexity, parameters in (("one", 5.0, 10**6), ("two", 4.0, 10**7)):
         study = write(name)
         study.trial("t1", parameters=parameters)
-        study.report("t1", perplexity)
+        study.report("t1", perplexity, training_seconds=5.0, steps=5)
     folder = study.folder.parent
-    drawn = front(Results(studies=open_studies([folder / "one", folder / "two"])), "nanogpt")
-    named = {text.get_text().rsplit(" ", 5)[0] for text in drawn.figure.axes[0].texts}
+    both = Results(studies=open_studies([folder / "one", folder / "two"]))
+    named = {text.get_text().rsplit(" ", 5)[0] for text in front(both, "nanogpt").figure.axes[0].texts}
     assert named == {"one/t1", "winner: two/t1"}
+    leading = {text.get_text() for text in curves(both, "nanogpt").figure.axes[0].texts}
+    assert leading == {"one/t1", "two/t1"}, "one leads in each"
 
 
 @pytest.mark.parametrize("loss", [800.0, -800.0])
