@@ -298,7 +298,7 @@ def prior(
         precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
         recipe = sum((_apart(float(config[name]), float(default[name])) / RECIPE_SPREAD) ** 2 for name in freed)
         promise = precision * math.exp(-(size**2 + aspect**2 + width**2 + recipe) / 2 - dropout)
-        late = min(1.0, math.exp(none - dropout))
+        late = math.exp(min(0.0, none - dropout))
         return Favour(promise=promise, late=late, begins=begins if config["dropout"] else 0.0)
 
     return favour
