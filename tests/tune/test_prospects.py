@@ -115,6 +115,7 @@ def test_of_a_study_that_goes_on_with_the_slots_that_it_kept_it_foretells_a_larg
     killed = study(0, cap=2400.0, patient=False, slots=8)
     killed.journal.write_facts(devices={"slots": 8})
     while killed.journal.facts().get("slots_kept") != 1:
+        assert not killed.engine.is_done
         killed.run(1)
     world = World(killed.journal.folder, cap=2400.0, slots=8)
     assert not world.engine.is_done and world.engine.slots.most == 1
