@@ -69,8 +69,8 @@ def one_thread(few_steps: None) -> Iterator[None]:
 
 
 WITH_RAY = (
-    {"test_search", "test_readme", "test_readme_kernels", "test_cluster", "test_examples"},
-    {"test_runner", "test_session", "test_scheduler", "test_own_search"},
+    {"test_search", "test_readme", "test_readme_kernels", "test_examples"},
+    {"test_runner", "test_session", "test_scheduler", "test_own_search", "test_cluster"},
 )
 """Files whose tests start a Ray, which wait for long: two workers have them, and take about the same time. Of the first
 some look at the same search.
