@@ -81,7 +81,8 @@ def needs_parsing(setting: Field[Any], value: object) -> bool:
         return not is_switch(setting)
     if isinstance(value, int | float):
         kinds = (setting.type, *get_args(setting.type))
-        return of_families or (float not in kinds and (int not in kinds or isinstance(value, float)))
+        fits = float in kinds or (int in kinds and isinstance(value, int))
+        return of_families or not (fits or setting.name == "train")  # of that it is said what it should be
     if isinstance(value, tuple) and setting.default == ():
         return any(not isinstance(each, Mapping) for each in value)
     return isinstance(value, str | Path | list | tuple)
