@@ -91,7 +91,8 @@ SLOW = {
     *("test_recipe", "test_curves", "test_ways_to_learn"),
     *("test_loop_trial", "test_first_trial", "test_loop_report", "test_typed_space", "test_past_best", "test_slurm"),
     *("test_kernels_command", "test_loader", "test_machine_peaks", "test_cuda_graph", "test_worker_group"),
-    *("test_killed_driver", "test_loop_processes"),
+    *("test_killed_driver", "test_loop_processes", "test_loops", "test_winners", "test_time_budget", "test_cohort"),
+    *("test_measure", "test_trainable", "test_tokenizer", "test_cuda_cohort", "test_mirror"),
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 
