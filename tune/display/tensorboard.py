@@ -89,14 +89,19 @@ END = "at its end"
 """Reason of a trial that ended after its decay, past its best, or, of a loop, by itself or with its last lease."""
 REASONS = {END: 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
 """Reasons why a trial ended, as numbers, since a metric is one; 0 while it may go on."""
+RUNG, ENDED, DEVICE_SECONDS = "7 trial/rung", "7 trial/ended", "7 trial/device_seconds"
+BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
+PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
+PERPLEXITY, BITS = "7 trial/perplexity", "7 trial/bits_per_character"
+"""Of the weights that are kept, as in the ranking; the curves `4 valid` are of the weights as they are."""
 METRICS = {
-    "7 trial/perplexity": "perplexity",
-    "7 trial/bits_per_character": "bits per character",
-    "7 trial/parameters": "parameters",
-    "7 trial/perplexity_per_million": "perplexity per million parameters",
-    "7 trial/device_seconds": "device-seconds",
-    "7 trial/rung": "rung",
-    "7 trial/ended": f"ended: 0 not, {', '.join(f'{number} {reason}' for reason, number in REASONS.items())}",
+    PERPLEXITY: "perplexity",
+    BITS: "bits per character",
+    PARAMETERS: "parameters",
+    QUOTIENT: "perplexity per million parameters",
+    DEVICE_SECONDS: "device-seconds",
+    RUNG: "rung",
+    ENDED: f"ended: 0 not, {', '.join(f'{number} {reason}' for reason, number in REASONS.items())}",
 }
 """Tags whose newest value is a column of HParams, each with the head of that."""
 REPORTED = "4 reported/"
@@ -107,7 +112,7 @@ def metrics_of(metric: Metric | None) -> dict[str, str]:
     """Return METRICS; of a user's loop those that apply, and its own metric."""
     if metric is None:
         return METRICS
-    own = {tag: head for tag, head in METRICS.items() if tag in (DEVICE_SECONDS, "7 trial/rung", ENDED)}
+    own = {tag: head for tag, head in METRICS.items() if tag in (DEVICE_SECONDS, RUNG, ENDED)}
     return {f"{REPORTED}{metric.name}": metric.name} | own
 
 
@@ -177,18 +182,13 @@ SCALARS = {
     "6 speed/step_seconds": "step_seconds",
     "6 speed/mfu": "mfu",
     MEMORY: "memory_bytes",
-    "7 trial/rung": "rung",
+    RUNG: "rung",
     "7 trial/test_perplexity": "test_perplexity",
 }
 """Tags, each with its column of the journal's table `reports`. Groups 1 to 3 are the ledger's, 8 the machine's."""
 LOSS = "4 valid/loss"
 LONGEST_RUN = 200
 """Bytes of the name of a run at most: the name of a folder may have 255."""
-ENDED, DEVICE_SECONDS = "7 trial/ended", "7 trial/device_seconds"
-BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
-PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
-PERPLEXITY, BITS = "7 trial/perplexity", "7 trial/bits_per_character"
-"""Of the weights that are kept, as in the ranking; the curves `4 valid` are of the weights as they are."""
 
 
 class TrialRun:
