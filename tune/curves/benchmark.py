@@ -203,7 +203,7 @@ def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config],
     return prior(
         {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights,
         tokens=compute / FLOPS_PER_WEIGHT / weights, text_tokens=middle.text_tokens,
-        begins=middle.repeats_from,  # in steps: its trials count each as a token
+        begins=middle.steps_in(middle.dropout_after),  # in steps: its trials count each as a token
     )  # fmt: skip
 
 

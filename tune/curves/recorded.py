@@ -34,8 +34,9 @@ class Curve:
     decayed: in own mode, for each number of reports the loss of a training of that length that ends with a decay (NaN:
     not measured); averaged: losses of the average of the weights, one a report, where they were measured; report_every:
     steps between two reports; warm_up_steps: of the learning rate; family: of built-in models, "" where it is another;
-    tokens_per_step: trained on in a step; text_tokens: of the training split (0: not known). As a LearningCurve of the
-    simulator it counts in steps; nothing is known of it beyond its last report.
+    tokens_per_step: trained on in a step; text_tokens: of the training split (0: not known); dropout_after: passes over
+    it after which dropout begins. As a LearningCurve of the simulator it counts in steps; nothing is known of it beyond
+    its last report.
     """
 
     config: dict[str, Any]
@@ -50,6 +51,7 @@ class Curve:
     family: str = ""
     tokens_per_step: float = 0.0
     text_tokens: float = 0.0
+    dropout_after: float = EPOCHS_AS_NEW
 
     @cached_property
     def step_seconds(self) -> float:
@@ -67,19 +69,18 @@ class Curve:
         whole = self.finite_reports == len(self.losses)
         return math.inf if whole else math.ceil((self.finite_reports + 1) * self.report_every)
 
-    @property
-    def repeats_from(self) -> float:
-        """Steps from which on its text is no longer as good as new, and dropout is on."""
-        return EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
+    def steps_in(self, passes: float) -> float:
+        """Return the steps in so many passes over the training split."""
+        return passes * self.text_tokens / (self.tokens_per_step or 1.0)
 
     @cached_property
     def turning_steps(self) -> float:
-        """Steps at its best, if a search that knows no training loss would see it past that while it repeats its text,
-        with dropout as in its recipe; inf: it would not, or its text is not known."""
+        """Steps at its best, if a search that knows no training loss would see it past that while its text is no longer
+        as good as new, with dropout as in its recipe; inf: it would not, or its text is not known."""
         if not self.text_tokens:
             return math.inf
-        lowest, best, look = LossTracker(), math.inf, self.repeats_from
-        settled = NEW_DROPOUT * self.repeats_from if self.config.get("dropout") else 0.0
+        lowest, best, look = LossTracker(), math.inf, self.steps_in(EPOCHS_AS_NEW)
+        settled = NEW_DROPOUT * self.steps_in(self.dropout_after) if self.config.get("dropout") else 0.0
         for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
             steps = place * self.report_every
             kept = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
@@ -359,6 +360,7 @@ def _curve(line: str, where: str) -> Curve:
         memory, warm_up = float(row.get("memory_mb") or 0.0) * 1e6, int(row.get("warm_up_steps") or 0)
         parameters = int(row["parameters"])
         tokens, text_tokens = (float(row.get(name) or 0.0) for name in ("tokens_per_report", "text_tokens"))
+        dropout_after = float(row.get("dropout_after", EPOCHS_AS_NEW))
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where} holds something that is not a number ({error})") from error
     counts = 0 < seconds < math.inf and 0 < steps < math.inf and parameters >= 0
@@ -378,6 +380,7 @@ def _curve(line: str, where: str) -> Curve:
         family=str(row.get("family") or ""),
         tokens_per_step=tokens / steps,
         text_tokens=text_tokens,
+        dropout_after=dropout_after,
     )
 
 

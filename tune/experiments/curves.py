@@ -132,7 +132,7 @@ def end_of(row: Row, at: int) -> float:
 TABLE = "curves.jsonl"
 COPIED = (
     *("family", "parameters", "steps_per_report", "tokens_per_report", "text_tokens", "valid_loss", "averaged_loss"),
-    *("decayed_loss", "decay_share", "warm_up_steps", "memory_mb"),
+    *("decayed_loss", "decay_share", "warm_up_steps", "dropout_after", "memory_mb"),
 )
 
 

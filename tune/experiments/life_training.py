@@ -81,7 +81,8 @@ class Life:
             "family": context.config.family, "parameters": self.parameters, "steps_per_report": self.every,
             "tokens_per_report": round(self.every * self.tokens / self.steps),
             "text_tokens": context.data.training_tokens, **losses, "decay_share": context.config.decay_share,
-            "warm_up_steps": context.config.warm_up_steps, "memory_mb": self.memory_bytes / 1e6,
+            "warm_up_steps": context.config.warm_up_steps, "dropout_after": context.config.dropout_after,
+            "memory_mb": self.memory_bytes / 1e6,
         }  # fmt: skip
 
 

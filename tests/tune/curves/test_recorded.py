@@ -13,6 +13,7 @@ from tune.cli import main
 from tune.curves.recorded import MOST_REPORTS, PUBLISHED, Curve, CurveSuggestions, load_tables, resample_losses
 from tune.curves.replay_settings import ReplaySettings
 from tune.experiments.curves import SHAPES
+from tune.reports import EPOCHS_AS_NEW
 from tune.search.forecast import Favour
 from tune.store.journal import SCHEMA
 
@@ -110,12 +111,16 @@ ROW = {"config": {"width": 1}, "parameters": 9, "seconds_per_report": 2.0, "step
 
 
 def test_a_row_of_a_file_is_a_curve_that_ends_where_its_reports_do_or_are_not_finite(tmp_path: Path) -> None:
-    rows = [ROW | {"valid_loss": [3, 2, 1], "memory_mb": 5}, ROW | {"valid_loss": [3, None, 1], "memory_mb": None}]
+    rows = [
+        ROW | {"valid_loss": [3, 2, 1], "memory_mb": 5},
+        ROW | {"valid_loss": [3, None, 1], "memory_mb": None, "dropout_after": 0},
+    ]
     (tmp_path / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (table,) = load_tables(tmp_path / "made.jsonl")
     whole, broken = table.curves
     assert (whole.max_steps, whole.diverges, whole.memory_bytes) == (300, math.inf, 5e6)
     assert (broken.finite_reports, broken.diverges, broken.memory_bytes) == (1, 200, 0)
+    assert whole.dropout_after == EPOCHS_AS_NEW and broken.dropout_after == 0
     assert table.exhaustive_seconds == 12 and not table.is_own_mode and not table.cut_short
 
 
@@ -157,13 +162,14 @@ def test_in_own_mode_a_report_without_a_loss_lies_between_its_neighbours_and_non
     assert other.finite_reports == 1, "of another schedule it is a loss that was not finite"
 
 
-@pytest.mark.parametrize(("dropout", "seen"), [(0.0, True), (0.1, False)])
-def test_that_a_loss_rises_as_dropout_begins_is_no_turn(dropout: float, seen: bool) -> None:
-    """With the fifth time that the text is seen; it falls again from the sixth on."""
+@pytest.mark.parametrize(("dropout", "after", "seen"), [(0.0, 4.0, True), (0.1, 4.0, False), (0.1, 0.0, True)])
+def test_that_a_loss_rises_as_dropout_begins_is_no_turn(dropout: float, after: float, seen: bool) -> None:
+    """With the fifth time that the text is seen; it falls again from the sixth on. Dropout from the first step on does
+    not begin there."""
     losses = [3.0 - 0.1 * report for report in range(16)] + [1.9] * 7 + [1.5 - 0.05 * report for report in range(17)]
     risen = Curve(
         config={"dropout": dropout}, parameters=0, seconds_per_report=1.0, losses=tuple(losses), tokens_per_step=1.0,
-        text_tokens=4.0,
+        text_tokens=4.0, dropout_after=after,
     )  # fmt: skip
     assert math.isfinite(risen.turning_steps) is seen
 
