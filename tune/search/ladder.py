@@ -23,8 +23,8 @@ SETTLED_SHARE of that only where fewer than the second would."""
 SETTLED_SHARE = 0.2
 """Share of a rung 0 of fifty steps that ten are: what fewer steps tell does not make up for more trials."""
 RUNGS_IN_TIME = 2
-"""Rungs that one trial has time for before what is kept for the last segment, where a deadline binds: rung 0 is no
-longer, however many slots there are."""
+"""Rungs that one trial has time for before what is kept for the last segment, where a deadline binds, or the wall clock
+and trials have no life of their own: rung 0 is no longer, however many slots there are."""
 CONFIRM_SHARE = 1 / 3
 """Share of what can be used of a cap that is kept to train the last two anew; what they do not use goes to the last
 segment."""
@@ -195,7 +195,8 @@ class Frame:
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept, slots * (wall - kept)) - coming_up)
         many, few = (explore / trials - self.overhead for trials in (FEWEST_TRIALS, LEAST_TRIALS))
-        longest = (wall - kept - self.start_up) / RUNGS_IN_TIME - self.overhead if binding else math.inf
+        timed = binding or math.isinf(self.life) and math.isfinite(wall)
+        longest = (wall - kept - self.start_up) / RUNGS_IN_TIME - self.overhead if timed else math.inf
         least = min(longest, max(many, min(few, SETTLED_SHARE * self.shortest)))
         least = min(self.shortest, max(self.overhead, SHORTEST_SHARE * self.shortest, least))
         bare = Ladder(

@@ -129,6 +129,16 @@ def test_the_wall_clock_is_bound_by_the_slots_but_leaves_room_for_one_whole_life
     assert bound.clock.now <= even
 
 
+@pytest.mark.parametrize("shortest", [0.3, 0.6, 1.0])
+@pytest.mark.parametrize("slots", [4, 8, 16])
+def test_the_wall_clock_holds_however_much_is_asked_for_at_rung_0(slots: int, shortest: float) -> None:
+    """As where a step takes long, in shares of cap / slots. More than half of the slots are used."""
+    even = 120.0
+    search = Alone(seconds=slots * even, slots=slots, within=WALL_CLOCK_MULTIPLE * even, shortest=shortest * even).run()
+    assert search.clock.now <= 1.02 * WALL_CLOCK_MULTIPLE * even
+    assert len(search.policy.trials) > slots / 2 and search.spent >= 0.9 * search.seconds
+
+
 @pytest.mark.parametrize("slots", [1, 2, 8])
 @pytest.mark.parametrize("life", [300.0, 5000.0, math.inf])
 @pytest.mark.parametrize("gap", [0.0, 60.0])
