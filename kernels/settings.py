@@ -1,13 +1,13 @@
 """Settings of the command line of kernels; imports the standard library only."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune.errors import UserError
-from tune.flags import Command, flag_field, invalid
+from tune.flags import Command, flag_field, invalid, parse_each, parse_known
 from tune.table_text import TableFlags
 from tune.units import DURATIONS, parse_duration
 
@@ -25,24 +25,6 @@ MEMORY_SHARE = 32
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 USUAL_LAST_CACHE = 32 << 20
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return the names of a comma-separated list, each once."""
-    return tuple(dict.fromkeys(text.split(",")))
-
-
-def kernel_names(text: str) -> tuple[str, ...]:
-    """Return the kernels that are named. UserError: one is not in NAMES."""
-    check_known(names(text), NAMES)
-    return names(text)
-
-
-def check_known(asked: Iterable[str], known: Sequence[str]) -> None:
-    """Check that all names asked for are known. UserError: one is not."""
-    for name in asked:
-        if name not in known:
-            raise UserError(f"{name!r} is not one of {', '.join(known)}")
 
 
 def last_cache_bytes() -> int:
@@ -65,7 +47,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     if text == "full":
         return IN_CACHE, min(4 * last_cache_bytes() // ARRAYS // 8, largest)
     remedy = "; write small, full, or --sizes 1000,1000000"
-    asked = tuple(dict.fromkeys(parse_whole_number(each, remedy) for each in text.split(",")))
+    asked = parse_each(lambda each: parse_whole_number(each, remedy))(text)
     if max(asked) > largest:
         raise UserError(f"{max(asked)}: this machine's memory serves {largest:,} elements at most")
     return asked
@@ -95,10 +77,11 @@ class Settings(TableFlags):
         about="Measure the kernels: every kernel in every implementation.",
     )  # fmt: skip
     kernels: tuple[str, ...] = flag_field(
-        f"of {', '.join(NAMES)}", default=NAMES, form="NAME,...", parse=kernel_names, show=lambda _: "all"
-    )
+        f"of {', '.join(NAMES)}",
+        default=NAMES, form="NAME,...", parse=parse_each(parse_known(NAMES)), show=lambda _: "all",
+    )  # fmt: skip
     implementations: tuple[str, ...] | None = flag_field(
-        "as the table names them (default: all)", default=None, form="NAME,...", parse=names
+        "as the table names them (default: all)", default=None, form="NAME,...", parse=parse_each(str)
     )
     sizes: tuple[int, ...] = flag_field(
         "elements of an array, or samples; full: in the caches, and too large for them",

@@ -5,13 +5,15 @@ are more than a number; and what the settings of all commands have in common. St
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from tune.errors import UserError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,22 @@ class Flags:
 
 BUILTIN = "builtin"
 AUTO = "auto"
+
+
+def parse_each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Return a parser of values with commas between them, each once."""
+    return lambda text: tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
+
+
+def parse_known(known: Collection[str]) -> Callable[[str], str]:
+    """Return a parser of one of these names. UserError, when it is called: it is none of them."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise UserError(f"{text!r} is not known: choose from {', '.join(known)}")
+        return text
+
+    return read
 
 
 def parse_families(text: str) -> dict[str, float]:

@@ -18,9 +18,9 @@ from tune.published import published
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--kernels opera", r"--kernels: 'opera' is not one of .*triad"),
-        ("--implementations fortran", r"--implementations: 'fortran' is not one of .*njit"),
-        ("--kernels copy --implementations torch", r"--implementations: 'torch' is not one of"),
+        ("--kernels opera", r"--kernels: 'opera' is not known: choose from .*triad"),
+        ("--implementations fortran", r"--implementations: 'fortran' is not known: choose from .*njit"),
+        ("--kernels copy --implementations torch", r"--implementations: 'torch' is not known: choose from"),
         ("--sizes big", r"--sizes: 'big' .* small, full"),
         ("--sizes 1000,-1", r"--sizes: '-1'"),
         ("--sizes 1e6", r"--sizes: '1e6'"),

@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from tune.errors import UserError
-from tune.flags import Command, flag_field
+from tune.flags import Command, flag_field, parse_each, parse_known
 from tune.table_text import TableFlags
 from tune.units import duration_text, parse_bytes, parse_duration
 
@@ -20,7 +20,6 @@ SUGGESTIONS = ("order", "prior")
 ALL = "all"
 """Value of --ablations for all ideas that our own scheduler may do without."""
 MOST_WORKERS, MOST_SEEDS = 10_000, 1_000_000
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +33,6 @@ class Amount:
     def of(self, unit: float) -> float:
         """Return the seconds. unit: the length that a multiple is of."""
         return self.seconds if self.seconds is not None else unit * (self.times or 0.0)
-
-
-def _many(one: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
-    def read(text: str) -> tuple[T, ...]:
-        return tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))
-
-    return read
-
-
-def _scheduler(text: str) -> str:
-    if text not in SCHEDULERS:
-        raise UserError(f"{text!r} is not known: choose from {', '.join(SCHEDULERS)}")
-    return text
 
 
 def _number(text: str, rule: str) -> float:
@@ -105,11 +91,12 @@ class ReplaySettings(TableFlags):
         form="TABLE", places="+", parse=Path,
     )  # fmt: skip
     budget: tuple[Amount, ...] = flag_field(
-        "caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=_many(_budget)
+        "caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=parse_each(_budget)
     )
     workers: tuple[int, ...] = flag_field(
-        "slots", default=(1,), form="1,2,4,8", parse=_many(lambda text: _whole(text, MOST_WORKERS)), show=lambda _: "1"
-    )
+        "slots",
+        default=(1,), form="1,2,4,8", parse=parse_each(lambda text: _whole(text, MOST_WORKERS)), show=lambda _: "1",
+    )  # fmt: skip
     deadline: Amount | None = flag_field(
         "wall clock: a time, or a multiple of cap / workers (default: none)",
         default=None, form="3h|2x", parse=_deadline,
@@ -124,10 +111,10 @@ class ReplaySettings(TableFlags):
     )
     schedulers: tuple[str, ...] = flag_field(
         "which to compare",
-        default=SCHEDULERS, form=",".join(SCHEDULERS), parse=_many(_scheduler), show=lambda _: "all",
+        default=SCHEDULERS, form=",".join(SCHEDULERS), parse=parse_each(parse_known(SCHEDULERS)), show=lambda _: "all",
     )  # fmt: skip
     ablations: tuple[str, ...] = flag_field(
-        "also ration without one of its ideas", default=(), form=f"{ALL}|IDEA,...", parse=_many(str)
+        "also ration without one of its ideas", default=(), form=f"{ALL}|IDEA,...", parse=parse_each(str)
     )
     suggest: str = flag_field(
         "how configurations are chosen, for all schedulers alike; order: a seeded one; prior: as a search does, "
