@@ -32,13 +32,7 @@ NOT_IN_A_URL = set("?%{}")
 LOG_FROM = 10.0
 """How many times its smallest a dimension's largest value must be for a logarithmic scale."""
 EXPORTED_COLUMNS = (
-    "parameters",
-    "device_seconds",
-    "memory_bytes",
-    "test_perplexity",
-    "bits_per_character",
-    "level",
-    "reason",
+    *("parameters", "device_seconds", "memory_bytes", "test_perplexity", "bits_per_character", "level", "reason"),
 )
 """Columns of the ranking that become attributes of a trial."""
 
@@ -82,10 +76,8 @@ def export_optuna(study: Study, file: Path) -> str:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     measure = study.measure
     direction = StudyDirection.MINIMIZE if measure.low_first else StudyDirection.MAXIMIZE
-    found, attributes = (
-        optuna_trials(study),
-        {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device},
-    )
+    attributes = {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device}
+    found = optuna_trials(study)
     try:
         with file.open("xb"):  # not through a link, and not over an existing file
             pass

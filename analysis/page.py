@@ -115,6 +115,7 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
         return picture
 
     results, spent, measure = Results(studies=[study]), spending(study), study.measure
+    heads = {"": "what", "device-s": "device-seconds", "of spent": "share"}
     ranked = ranking(results)
     names = ranked["family"].unique()
     left_out = NOT_FOR_EXPERIMENTS if study.work else NOT_FOR_LOOPS if measure.is_loop_metric else ()
@@ -124,7 +125,7 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
     pictures = {family: of_work or [drawn(draw, results, family) for draw in of_each] for family in names}
     return {
         "study": study, "head": head(study), "summary": f"{spent.summary[0].upper()}{spent.summary[1:]}.",
-        "overhead": spent.overhead_text, "spending": spending_table(spent), "words": WORDS,
+        "overhead": spent.overhead_text, "spending": rows_of(spent).drop("all").rename(columns=heads), "words": WORDS,
         "answers": [
             {**answer(results, pool, spent), "picture": pictures[pool["family"].iloc[0]][0]}
             for _, pool in ranked.groupby(POOL_COLUMNS, sort=False, dropna=False)
@@ -237,11 +238,6 @@ def stability_rows(study: Study) -> pd.DataFrame | UserError:
     return stability_columns(found) if found["trials"].any() else UserError(TOO_FEW)
 
 
-def spending_table(spent: Spending) -> pd.DataFrame:
-    """Return the rows that analysis/spend.py prints."""
-    return rows_of(spent).drop("all").rename(columns={"": "what", "device-s": "device-seconds", "of spent": "share"})
-
-
 def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
     """Return what other caps are expected to buy, as the search wrote it at its end, or why that is not known."""
     if study.measure.is_loop_metric or "experiment" in study.facts:
@@ -266,22 +262,12 @@ def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
 
 def samples(study: Study, family: str) -> dict[str, Any]:
     """Return what the winner makes of some texts, and how well it translates, where the search wrote that."""
-    rows = study.facts.get("samples", {}).get(family, [])[:SAMPLES]
-    score = study.facts.get("bleu", {}).get(family)
-    return {
-        "samples": [{name: value for name, value in row.items() if value is not None} for row in rows],
-        "score": score and score_text(score),
-    }
-
-
-def score_text(score: dict[str, Any]) -> str:
-    """Return a score as text: t012 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0 (sacrebleu,
-    nrefs:1|...)."""
-    bleu, chrf = (tables.number(score[name], 3) for name in ("bleu", "chrf"))
-    return (
-        f"{score['trial']} translates {score['sentences']} sentences of the test split with BLEU {bleu} and "
-        f"chrF {chrf} (sacrebleu, {score['signature']})."
-    )
+    rows, told = study.facts.get("samples", {}).get(family, [])[:SAMPLES], None
+    if score := study.facts.get("bleu", {}).get(family):
+        bleu, chrf = (tables.number(score[name], 3) for name in ("bleu", "chrf"))
+        many = f"{score['trial']} translates {score['sentences']} sentences of the test split"
+        told = f"{many} with BLEU {bleu} and chrF {chrf} (sacrebleu, {score['signature']})."
+    return {"samples": [{name: each for name, each in row.items() if each is not None} for row in rows], "score": told}
 
 
 def command(study: Study) -> str:

@@ -158,15 +158,11 @@ def spend(settings: SpendSettings) -> int:
     found = spending(study)
     if settings.json:
         figures = {
-            "cap": found.cap,
-            "spent": found.spent,
-            "in_steps": found.by_kind["steps"],
-            "idle": found.by_kind["idle"],
-        }
-        figures["past_best"] = sum(found.past_best)
-        beside = {"price_per_hour": found.price, ENERGY: found.joules}
-        whole = {"by": found.by_kind, "by_family": found.table.to_dict(orient="index"), "overhead": found.overhead}
-        print(json.dumps(figures | beside | whole, indent=1))
+            "cap": found.cap, "spent": found.spent, "in_steps": found.by_kind["steps"], "idle": found.by_kind["idle"],
+            "past_best": sum(found.past_best), "price_per_hour": found.price, ENERGY: found.joules,
+            "by": found.by_kind, "by_family": found.table.to_dict(orient="index"), "overhead": found.overhead,
+        }  # fmt: skip
+        print(json.dumps(figures, indent=1))
     elif settings.form:
         print(settings.render([tables.as_text(study.name, rows_of(found), found.summary)]))
     else:

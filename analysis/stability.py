@@ -99,18 +99,16 @@ def show_stability(study: Study, settings: RankSettings) -> int:
     found = stability(study, settings.stability)
     found = found[found["family"].isin(families(Results(studies=[study]), settings.family))]
     title = f"{study.name}: after {settings.stability:.0%} of its spending, against its end"
+    console = tables.console()
     if settings.json:
         print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
-        return 0
-    if settings.form:
+    elif settings.form:
         print(settings.render([tables.as_text(title, stability_table(found), ABOUT)]))
-        return 0
-    console = tables.console()
-    if not found["trials"].any():
+    elif not found["trials"].any():
         console.print(f"{title}: {TOO_FEW}", soft_wrap=True)
-        return 0
-    tables.draw(console, tables.as_text(title, stability_table(found)))
-    console.print(ABOUT, soft_wrap=True, style="dim")
+    else:
+        tables.draw(console, tables.as_text(title, stability_table(found)))
+        console.print(ABOUT, soft_wrap=True, style="dim")
     return 0
 
 

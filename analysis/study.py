@@ -202,12 +202,9 @@ def newest_study(runs: Path, *, kernels: bool = False) -> Path:
     at = {path.parent: last_write_ns(path.parent) for path in runs.glob(f"*/{JOURNAL_FILE}")}  # before any is opened
     folders = [folder for folder in at if _of_kernels(folder) == kernels]
     if not folders:
-        command = (
-            f"{script_command('kernels/run.py')} --budget 10m"
-            if kernels
-            else f"{script_command('tune/run.py')} --budget 4m"
-        )
-        raise UserError(f"study: no study in {str(runs)!r}; name its folder, or make one: {command}")
+        script, budget = ("kernels/run.py", "10m") if kernels else ("tune/run.py", "4m")
+        make = f"{script_command(script)} --budget {budget}"
+        raise UserError(f"study: no study in {str(runs)!r}; name its folder, or make one: {make}")
     return max(folders, key=at.__getitem__)
 
 

@@ -25,6 +25,7 @@ from analysis.style import (  # fmt: skip
     new_figure,
 )
 from tune.errors import UserError
+from tune.units import counted
 
 COLORS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK, GREY)
 PANEL_INCHES = 4.2
@@ -90,11 +91,6 @@ def _roof(study: Study, device: str, threads: int, intensity: float) -> float:
     return min(intensity * bandwidth, max(products.values(), default=np.inf))
 
 
-def _title(rows: pd.DataFrame) -> str:
-    device, threads = rows[["device", "threads"]].iloc[0]
-    return str(device) if threads == 0 else f"{device}, {threads} thread{'s' if threads > 1 else ''}"
-
-
 def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
     device, threads = rows[["device", "threads"]].iloc[0]
     at = np.geomspace(rows["intensity"].min() / 2, rows["intensity"].max() * BEYOND, 200)
@@ -123,5 +119,6 @@ def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tup
             xytext=(0, 6), rotation=90, fontsize=7, ha="center",
         )  # fmt: skip
     plot.set(xlabel="FLOP a byte of memory traffic", ylabel="FLOP/s")
-    plot.text(0.99, 0.03, _title(rows), transform=plot.transAxes, ha="right", fontsize=9)
+    where = f"{device}, {counted(int(threads), 'thread')}" if threads else device
+    plot.text(0.99, 0.03, where, transform=plot.transAxes, ha="right", fontsize=9)
     legend_above(plot, columns=4)

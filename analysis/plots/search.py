@@ -130,12 +130,8 @@ def size_curve(results: Results, family: str) -> Picture:
     found = answers(results, pool[pool["family"] == family])
     if found is None or found.efficiency is None:
         few = f"no level with trials of the {efficiency.FEWEST} sizes a curve takes"
-        remedy = (
-            "wait for them"
-            if any(is_driver_alive(study.folder) for study in results.studies)
-            else "a larger cap has more"
-        )
-        raise UserError(f"family: {family!r} has {few}; {remedy}")
+        runs = any(is_driver_alive(study.folder) for study in results.studies)
+        raise UserError(f"family: {family!r} has {few}; {'wait for them' if runs else 'a larger cap has more'}")
     rows = _alike(table[table["efficiency"].notna()], found.efficiency)
     fitted = str(found.efficiency["level"])
     figure, (plot,) = new_figure(height=4.2)
