@@ -24,11 +24,6 @@ OUR_STAGES = {"data loading": "data", "other": "rest"}
 """Our names of the stages of a training, by the report's where these differ; its `other` includes the optimizer."""
 
 
-def column_name(text: str) -> str:
-    """`Speed-up` -> speed_up"""
-    return re.sub(r"\W+", "_", text.strip().lower()).strip("_")
-
-
 def read_csv(file: Path) -> dict[str, list[str]]:
     """Return the columns of a CSV file by name. UserError: it cannot be read, or is no table."""
 
@@ -44,7 +39,7 @@ def read_csv(file: Path) -> dict[str, list[str]]:
         raise wrong(f"is no CSV file ({error})") from None
     except ValueError:
         raise wrong("is empty") from None
-    names = [column_name(each) for each in head]
+    names = [re.sub(r"\W+", "_", each.strip().lower()).strip("_") for each in head]  # `Speed-up`: speed_up
     if not rows or len(set(names)) < len(names):
         raise wrong("has no rows" if not rows else "has two columns of one name")
     if uneven := next((place for place, row in enumerate(rows, start=1) if len(row) != len(head)), None):

@@ -67,14 +67,9 @@ def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
     configs, columns = config_columns(table["config"], metric), COLUMNS
     first, last = ["family", "section", "rung", "trial"], [*COLUMNS, "state", "reason"]
     if metric is not None:
-        reported = reported_columns(table["numbers"], metric, configs.columns)
-        table = table.assign(**{comparison_column(metric): table["loss"].astype(float).map(metric.to_reported)}).join(
-            reported
-        )
-        columns = [comparison_column(metric), *reported, *OWN_COLUMNS]
-        first, last = (
-            ["trial", comparison_column(metric)],
-            [*reported, *OWN_COLUMNS, "state", "reason", "family", "section", "rung"],
-        )
+        best, reported = comparison_column(metric), reported_columns(table["numbers"], metric, configs.columns)
+        table = table.assign(**{best: table["loss"].astype(float).map(metric.to_reported)}).join(reported)
+        columns = [best, *reported, *OWN_COLUMNS]
+        first, last = ["trial", best], [*columns[1:], "state", "reason", "family", "section", "rung"]
     table = table.astype(dict.fromkeys(columns, float) | {"rung": "Int64"})
     return table[first].join(configs).join(table[last])

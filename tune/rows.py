@@ -9,6 +9,8 @@ from tune.arithmetic import Interval, ratio
 from tune.search_space import label
 
 Row = dict[str, Any]
+"""Result of a point, JSON-able: what was `asked`, on how many `devices`, and what was measured; `skipped`: why nothing
+was."""
 
 
 def stage_seconds(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
@@ -42,14 +44,9 @@ def by_batch(rows: Sequence[Row]) -> dict[int, Row]:
 def longest_lives(rows: Sequence[Row]) -> list[Row]:
     """Return the row of the longest life of each configuration whose steps were timed."""
     timed = step_seconds(rows)
-    lives = [row for row in rows if is_life(row) and label(row["config"]) in timed]
+    lives = [row for row in rows if "valid_loss" in row and label(row["config"]) in timed]
     longest = {label(row["config"]): row for row in sorted(lives, key=asked_seconds)}
     return [row for row in rows if row is longest.get(label(row["config"]))]
-
-
-def is_life(row: Row) -> bool:
-    """Return whether a row of `curves` is of a life that was trained, and neither of step times nor skipped."""
-    return "valid_loss" in row
 
 
 def asked_seconds(row: Row) -> float:

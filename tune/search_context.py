@@ -311,12 +311,7 @@ def check_contexts(space: Space, recipe: Recipe, longest: float) -> None:
 
 
 def make_recipe(
-    settings: Settings,
-    devices: Devices,
-    space: Space,
-    data: Data,
-    prices: StepPrices,
-    earlier: Sequence[EarlierStudy] = (),
+    settings: Settings, devices: Devices, space: Space, data: Data, prices: StepPrices, earlier: Sequence[EarlierStudy]
 ) -> Recipe:
     """Return the recipe of a family in a new study; it is for models wider than the reports' only where the text has
     the tokens for them."""

@@ -111,11 +111,8 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
             accounting=accounting, slots=cell.workers, wall_left=lambda: deadline - clock.now, within=within
         )
         engine.families["replay"] = _family(cell, settings, curves, supply, engine, within, deadline)
-        lived = (
-            [_lived(curve, cell.life * cap) for curve in curves]
-            if cell.table.is_own_mode and not _ours(cell)
-            else curves
-        )
+        need_end = cell.table.is_own_mode and not _ours(cell)
+        lived = [_lived(curve, cell.life * cap) for curve in curves] if need_end else curves
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
         as_loops = _ours(cell) and not cell.table.is_own_mode and cell.scheduler != OF_FRONT
         simulation = Loops if as_loops else Simulation

@@ -51,7 +51,7 @@ class Progress:
         self._writer, self._clock, self._told = writer, clock, clock()
         self._in_place = writer.screen.isatty()
         if self._in_place:
-            writer.show = self._over
+            writer.show = lambda line: writer.plain(f"{ERASE}{line}")
 
     def __call__(self, line: str) -> None:
         if self._in_place:
@@ -60,9 +60,6 @@ class Progress:
         elif self._clock() - self._told >= PROGRESS_SECONDS:
             self._told = self._clock()
             self._writer(line)
-
-    def _over(self, line: str) -> None:
-        self._writer.plain(f"{ERASE}{line}")
 
 
 ERASE = "\r\x1b[K"

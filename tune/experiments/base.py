@@ -22,14 +22,11 @@ from tune.experiments.experiment_settings import OWN_MODEL, ExperimentSettings
 from tune.flags import invalid
 from tune.own_space import LOOP
 from tune.recipe import SETTABLE, batch_scaled_fields
+from tune.rows import Row
 from tune.search_space import DIMENSIONS, SPACES, Dimensions, Space, Value, fix_text, label
 from tune.store.journal import FACTS_QUERY, Journal, connect, facts_in
 from tune.store.queries import best_so_far
 from tune.table_text import Table
-
-Row = dict[str, Any]
-"""Result of a point, JSON-able: what was `asked`, on how many `devices`, and what was measured; `skipped`: why nothing
-was."""
 
 
 @dataclass(frozen=True, kw_only=True)

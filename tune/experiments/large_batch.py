@@ -226,10 +226,12 @@ def figure_over_seeds(rows: Sequence[Row], name: str, form: str = "{:.4f}") -> s
 
 def losses(rows: Sequence[Row]) -> Table:
     """Return the table of what each batch and rule reaches."""
-    theirs = _by_times()
+    theirs = published("large_batch")
+    small = min(row["batch_size"] for row in theirs)
+    by_times = {row["batch_size"] / small: row for row in theirs}
     found = []
     for (times, rule), seeds in trainings(rows).items():
-        known: dict[str, Any] = theirs.get(times, {}) if rule == "unchanged" else {}
+        known: dict[str, Any] = by_times.get(times, {}) if rule == "unchanged" else {}
         some = seeds[0]
         found.append([
             f"{some['batch_tokens']:,.0f}", f"x{times}", rule, RULES[rule].optimizer,
@@ -249,13 +251,6 @@ def losses(rows: Sequence[Row]) -> Table:
     return Table(title="Large batches at equal samples", columns=columns, rows=found, note=note)
 
 
-def _by_times() -> dict[float, dict[str, float | None]]:
-    """Return the published rows by their multiple of the smallest batch."""
-    theirs = published("large_batch")
-    small = min(row["batch_size"] or 0.0 for row in theirs)
-    return {(row["batch_size"] or 0.0) / small: row for row in theirs}
-
-
 def noise(rows: Sequence[Row]) -> Table:
     """Return the table of the gradient noise scale: the batch that it suggests."""
     found = []
@@ -263,11 +258,12 @@ def noise(rows: Sequence[Row]) -> Table:
         scales = [row["noise_scale"] for row in seeds if "noise_scale" in row]
         if scales:
             seen = None not in scales  # whether every seed has a noise scale
+            courses = zip(*(row["noise_course"] for row in seeds), strict=True)
             late = [scale[0] for scale in scales] if seen else []
             own = with_interval(scales[0], "{:,.0f}") if len(scales) == 1 else over_seeds(late, "{:,.0f}")
             found.append([
                 f"x{times}", rule, own, f"x{statistics.fmean(late) / recipe_tokens(rows):.2g}" if seen else EMPTY_CELL,
-                *(_of_all([row["noise_course"][part] for row in seeds]) for part in range(COURSE)),
+                *(EMPTY_CELL if None in part else over_seeds(part, "{:,.0f}") for part in courses),
             ])  # fmt: skip
     fifths = (f"fifth {part + 1}" for part in range(COURSE))
     columns = "batch", "rule", "late in training", "of the recipe's batch", *fifths
@@ -277,11 +273,6 @@ def noise(rows: Sequence[Row]) -> Table:
         "largest and twice the tokens of the smallest."
     )
     return Table(title="Gradient noise scale: the batch that is worth it", columns=columns, rows=found, note=note)
-
-
-def _of_all(scales: Sequence[float | None]) -> str:
-    """Return a noise scale over the seeds as text; EMPTY_CELL: a seed has none."""
-    return EMPTY_CELL if None in scales else over_seeds(scales, "{:,.0f}")
 
 
 def recipe_tokens(rows: Sequence[Row]) -> float:

@@ -67,8 +67,7 @@ def make_list_context(experiment: Experiment, settings: ExperimentSettings, devi
     begun, context = time.monotonic(), make_experiment_context(experiment, settings)
     name, config = settings.family, context.config
     fewest = min(point.asked["steps"] for point in context.points)
-    batches = (point.asked["steps"] * point.config.get("batch_tokens", config.batch_tokens) for point in context.points)
-    seen = min(batches)
+    seen = min(each.asked["steps"] * each.config.get("batch_tokens", config.batch_tokens) for each in context.points)
     given = {name: getattr(config, name) for name in (*SETTABLE, "betas")}
     if "warm_up_steps" not in settings.set:
         given["warm_up_steps"] = min(config.warm_up_steps, max(1, round(WARM_UP_SHARE * fewest)))
@@ -82,13 +81,8 @@ def make_list_context(experiment: Experiment, settings: ExperimentSettings, devi
     memory.limit = memory.limit if limit is None else limit
     own = {each: getattr(config, each) for each in DIMENSIONS}
     listed = [
-        ListEntry(
-            config={**own, **point.config},
-            steps=point.asked["steps"],
-            seconds=point.seconds,
-            turn=point.turn,
-        )
-        for point in context.points
+        ListEntry(config={**own, **each.config}, steps=each.asked["steps"], seconds=each.seconds, turn=each.turn)
+        for each in context.points
     ]
     kinds = {(label(seedless(each.config)), each.steps) for each in listed}
     alone = "one configuration, which is compared with none: --fix or this device leaves no other"
