@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.training_rows import ended, row, whole
+from tests.training_rows import row, whole
 
 METHODS: dict[str, dict[str, Any]] = {
     "full precision": {}, "smaller batch": {"batch_tokens": 384}, "accumulation": {"micro_batches": 4},
@@ -31,7 +31,7 @@ def method_row(
         "step_ratio": SECONDS.get(method, 1.0) * (4 / 3 if again else 1.0),
     }  # fmt: skip
     loss = 1.8 - 0.02 * (size - 1) + LOSS.get(method, 0.0) + 0.002 * seed
-    return ended(row({"steps": steps}, config, loss, **(found | changes)))
+    return row({"steps": steps}, config, loss, **(found | changes))
 
 
 def method_rows() -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 
 from model.config import Config
 from model.cost.estimates import plain_parameters
-from tests.training_rows import ablated, ended, row
+from tests.training_rows import ablated, row
 from tests.tune.experiments.conftest import studied
 from tune.assembly import make_engine, make_trial_environment
 from tune.devices import Devices, find_devices
@@ -191,12 +191,12 @@ def test_a_study_of_a_list_trains_it_whole_and_goes_on_with_what_the_cap_did_not
 
 def test_words_whose_perplexity_is_no_float_are_in_the_table() -> None:
     config = {"d_model": 32, "heads": 4, "layers": 2, "dropout": 0.1, "seed": 0}
-    assert tables([ended(row({"steps": 100}, config, 7.5, nats_per_word=750.0))])
+    assert tables([row({"steps": 100}, config, 7.5, nats_per_word=750.0)])
 
 
 def test_a_gap_that_is_not_known_is_no_number_and_is_of_seeds_that_have_both() -> None:
     shape = {"d_model": 32, "heads": 4, "layers": 2}
-    rows = [ended(row({"steps": 100}, {**shape, "dropout": p, "seed": seed}, loss, train_loss=trained))
+    rows = [row({"steps": 100}, {**shape, "dropout": p, "seed": seed}, loss, trained_loss=trained)
             for p, seed, loss, trained in ((0.0, 0, 3.0, None), (0.1, 0, 3.0, 2.5), (0.1, 1, 9.0, None))]  # fmt: skip
     (table,) = overfitting_tables(rows)
     assert [cells[table.columns.index("gap")] for cells in table.rows] == [EMPTY_CELL, "+0.500"]
