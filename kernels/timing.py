@@ -3,19 +3,18 @@ of the machine other processes take meanwhile.
 """
 
 import math
-import os
 import statistics
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kernels.kernel import Call
 from tune.arithmetic import RESAMPLES, Interval
+from tune.machine import core_seconds
 
 VALUES = 20
 VALUE_SECONDS = 0.01
@@ -28,8 +27,6 @@ TRIES = 3
 CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
 """Cores taken by others above which a run is disturbed (by tests/bench/disturbed.py, last at 92964c6), and spread above
 which a row is unstable."""
-
-STAT = Path("/proc/stat")
 
 Values = dict[str, list[float]]
 
@@ -80,7 +77,7 @@ class Watch:
     """Watches how many cores others take since it was made: other processes, and other virtual machines."""
 
     def __init__(self) -> None:
-        self.began, self.busy, self.own = time.perf_counter(), _busy_seconds(), time.process_time()
+        self.began, self.busy, self.own = time.perf_counter(), core_seconds(), time.process_time()
 
     def cores_taken(self) -> float | None:
         """Return how many cores others took in the mean; None where the system does not tell."""
@@ -89,20 +86,11 @@ class Watch:
 
     def cores(self) -> tuple[float, float] | None:
         """Return how many cores were busy in the mean, and how many of them by this process; None as above."""
-        busy = _busy_seconds()
+        busy = core_seconds()
         if self.busy is None or busy is None:
             return None
         seconds = max(time.perf_counter() - self.began, 1e-9)
-        return (busy - self.busy) / seconds, (time.process_time() - self.own) / seconds
-
-
-def _busy_seconds() -> float | None:
-    """Return the busy seconds of all cores together, stolen time included, in steps of hundredths; None: not told."""
-    try:
-        user, nice, system, _, _, irq, softirq, steal = map(int, STAT.read_text().split("\n")[0].split()[1:9])
-    except (OSError, ValueError):
-        return None
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        return (busy[0] - self.busy[0]) / seconds, (time.process_time() - self.own) / seconds
 
 
 def time_undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:

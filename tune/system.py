@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tune.machine import PROC, descendants, stat_of
+from tune.machine import PROC, TICKS, core_seconds, descendants, stat_of
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
@@ -113,7 +113,7 @@ def energy_listeners(journal: Journal, settings: Settings) -> list[Listener]:
 
 LOOK_SECONDS = 5.0
 """Least seconds between two looks at how busy the machine is."""
-TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 Readings = Mapping[str, float]
 
 
@@ -124,7 +124,7 @@ class System:
     def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = PROC, power: Path = POWERCAP) -> None:
         self._clock, self._proc = clock, proc
         self._gpus, self._counters = list(visible_gpus()), list(rapl_counters(power))
-        self._looked, self._cores = clock(), self._machine()
+        self._looked, self._cores = clock(), core_seconds(proc)
         self._joules = [counter.read() for counter in self._counters]
         self._used = {pid: seconds for pid, (seconds, _) in self._study().items()}
 
@@ -138,10 +138,9 @@ class System:
 
     def _cpu(self, passed: float) -> Readings:
         found: dict[str, float] = {}
-        before, self._cores = self._cores, self._machine()
-        busy, whole = (now - then for now, then in zip(self._cores, before, strict=True))
-        if whole > 0:
-            found["cores_busy_share"] = busy / whole
+        before, self._cores = self._cores, core_seconds(self._proc)
+        if before and self._cores and self._cores[1] > before[1]:
+            found["cores_busy_share"] = (self._cores[0] - before[0]) / (self._cores[1] - before[1])
         study = self._study()
         if study:
             used = sum(max(0.0, seconds - self._used.get(pid, 0.0)) for pid, (seconds, _) in study.items())
@@ -168,15 +167,6 @@ class System:
             with suppress(Exception):
                 found[f"gpu{number}_watts"] = library.nvmlDeviceGetPowerUsage(device) / 1000
         return found
-
-    def _machine(self) -> tuple[float, float]:
-        """Return the ticks of all cores since the boot: those in which they were busy, and all; see proc(5)."""
-        try:
-            user, nice, system, idle, waiting, *rest = map(int, (self._proc / "stat").read_text().split()[1:9])
-        except (OSError, ValueError):
-            return 0.0, 0.0
-        busy = user + nice + system + sum(rest)
-        return busy, busy + idle + waiting
 
     def _study(self) -> dict[int, tuple[float, float]]:
         """Return for this process and all its descendants the seconds of CPU time and the resident bytes; memory that
