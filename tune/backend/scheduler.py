@@ -9,9 +9,7 @@ when the slot is handed back.
 import dataclasses
 import json
 import logging
-import os
 import re
-import signal
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -31,7 +29,7 @@ from tune.search.engine import HUNG, Engine
 from tune.search.resume import LONGEST_REASON, Newest
 from tune.search_space import precision_of
 from tune.store.accounting import Assignment
-from tune.store.heartbeat import is_worker_alive, machine_boot_id, read_heartbeat
+from tune.store.heartbeat import kill_worker, machine_boot_id
 
 log = logging.getLogger(__name__)
 
@@ -230,9 +228,8 @@ class SlotKeeper(Callback):
         if live is None:
             return False
         ray.kill(live[0])
-        beat = read_heartbeat(self._bridge.engine.accounting.journal.folder, study_trial_name(trial))
-        if started and beat is not None and is_worker_alive(beat):
-            os.kill(beat.pid, signal.SIGKILL)
+        if started:
+            kill_worker(self._bridge.engine.accounting.journal.folder, study_trial_name(trial))
         return True
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:

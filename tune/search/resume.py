@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import signal
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from tune.search.family import TrialRecord
 from tune.search.state import AgreedTerms, State, last_events, parse_agreed_terms
 from tune.search_space import seedless
 from tune.store.accounting import DECODING, RunningLease
-from tune.store.heartbeat import DRIVER, GRACE_SECONDS, is_worker_alive, read_heartbeat
+from tune.store.heartbeat import DRIVER, GRACE_SECONDS, kill_worker, read_heartbeat
 from tune.store.journal import SLOT_SHARE_SQL, Journal, as_mapping
 from tune.store.mirror import is_copy
 from tune.units import whole_text
@@ -92,10 +91,8 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
 def end_orphans(journal: Journal) -> None:
     """End every trial process that a killed driver left behind, as far as their signs of life tell of them."""
     for row in journal.rows("SELECT trial FROM trials"):
-        beat = read_heartbeat(journal.folder, row["trial"]) if TRIAL_NAME.fullmatch(row["trial"]) else None
-        if beat and is_worker_alive(beat):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(beat.pid, signal.SIGKILL)
+        if TRIAL_NAME.fullmatch(row["trial"]):
+            kill_worker(journal.folder, row["trial"])
 
 
 def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:

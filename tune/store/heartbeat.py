@@ -180,13 +180,18 @@ def is_worker_alive(found: Heartbeat) -> bool:
         return False
 
 
+def kill_worker(folder: Path, trial: str) -> None:
+    """End the process that gave a trial's last sign of life, where it lives on this machine."""
+    beat = read_heartbeat(folder, trial)
+    if beat and is_worker_alive(beat):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(beat.pid, signal.SIGKILL)
+
+
 @functools.cache
 def machine_boot_id() -> str:
     """Return the id of this machine's boot: where it is the same, so are processes and the monotonic clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-this_boot = machine_boot_id
 
 
 def opened_monotonic(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
@@ -194,7 +199,7 @@ def opened_monotonic(folder: Path, opened: float, *, boot: str, monotonic: float
 
     If another machine opened it, whose clock means nothing here, the driver's last sign of life tells the study's time.
     """
-    if boot == this_boot():
+    if boot == machine_boot_id():
         return monotonic
     driver = read_heartbeat(folder, DRIVER)
     return time.monotonic() - max(0.0, driver.said - opened if driver else 0.0)
