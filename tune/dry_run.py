@@ -142,8 +142,8 @@ class MemoryPlan:
 @dataclass(frozen=True, kw_only=True)
 class FamilyPlan:
     """The plan of one family. Its share of the cap is explore + kept + anew + start_up + beside, in device-seconds:
-    explore is for rungs, kept for the leader's last segment, anew for retraining the last two; beside is what a
-    deadline leaves for last segments of others, or unspent. In the simulated search `finishers` last segments took
+    explore is for rungs, kept for the leader's last segment, anew for retraining the last two; beside is what the wall
+    clock leaves for last segments of others, or unspent. In the simulated search `finishers` last segments took
     `finish`, and `trained_anew` retrainings `anew_seconds`."""
 
     recipe: Recipe
@@ -360,9 +360,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:
     share = family.explore + family.kept + family.anew + family.start_up + family.beside
     parts = f"{whole_text(family.explore)} for rungs, {whole_text(family.kept)} kept for the last segment"
+    parts += f", {whole_text(family.beside)} for others beside it" if family.beside >= 1 else ""
     parts += f", {whole_text(family.anew)} to train the last two anew" if family.anew else ""
-    beside = f", {whole_text(family.beside)} beside them by the deadline" if family.beside >= 1 else ""
-    parts += f", {whole_text(family.start_up)} for start-up{beside}"
+    parts += f", {whole_text(family.start_up)} for start-up"
     yield f"{name}: {whole_text(share)} = {parts}; {counted(family.started, 'trial')}"
     yield f"  {'rung':<12} {'training':>10} {'price':>10} {'pays for':>10} {'trials':>10} {'in all':>10}"
     for number, rung in enumerate(family.rungs):
