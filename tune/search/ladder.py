@@ -195,7 +195,7 @@ class Frame:
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept, slots * (wall - kept)) - coming_up)
         many, few = (explore / trials - self.overhead for trials in (FEWEST_TRIALS, LEAST_TRIALS))
-        timed = binding or math.isinf(self.life) and math.isfinite(wall)
+        timed = binding or (math.isinf(self.life) and math.isfinite(wall))
         longest = (wall - kept - self.start_up) / RUNGS_IN_TIME - self.overhead if timed else math.inf
         least = min(longest, max(many, min(few, SETTLED_SHARE * self.shortest)))
         least = min(self.shortest, max(self.overhead, SHORTEST_SHARE * self.shortest, least))
