@@ -29,6 +29,7 @@ again."""
 LAST_NAMED = """
     SELECT checkpoint FROM reports
     WHERE report IN (SELECT MAX(report) FROM reports WHERE checkpoint IS NOT NULL GROUP BY trial)"""
+LAST_DECISION = "SELECT decision, at, trial FROM decisions ORDER BY decision DESC LIMIT 1"
 FAULTS = (OSError, sqlite3.Error, UserError)
 
 
@@ -37,13 +38,16 @@ class Mirror:
 
     def __init__(self, study: Path, path: Path, clock: Callable[[], float]) -> None:
         self._study, self._path, self._clock = study, path, clock
-        self._saying = threading.Lock()
+        self._saying, self._elsewhere = threading.Lock(), False
         self._copied: dict[Path, tuple[tuple[str, int, int], ...]] = {}
 
     def copy(self, *, whole: bool = False) -> None:
         """Make the copy once. whole: with the winners and all else, and without a sign of life, as the study has ended.
-        OSError, sqlite3.Error: it failed, and the copy of before stays."""
+        OSError, sqlite3.Error: it failed, and the copy of before stays. UserError: another run went on with that."""
         self._path.mkdir(parents=True, exist_ok=True)
+        self._elsewhere = _went_on(self._path, self._study)
+        if self._elsewhere:
+            raise UserError("another run went on from it")
         self._file(STUDY_FILE)
         with tempfile.TemporaryDirectory() as folder:  # as SQLite is not safe on a network disk
             snapshot, gone = Path(folder, JOURNAL_FILE), set[str]()
@@ -69,8 +73,11 @@ class Mirror:
             (self._path / HEARTBEAT_FOLDER / DRIVER).unlink()
 
     def extend_life(self) -> None:
-        """Say in the copy that the study lives, and may for MIRROR_EVERY_SECONDS more."""
+        """Say in the copy that the study lives, and may for MIRROR_EVERY_SECONDS more; not in one that another run went
+        on from."""
         with self._saying:
+            if self._elsewhere:
+                return
             (self._path / HEARTBEAT_FOLDER).mkdir(exist_ok=True)
             write_heartbeat(self._path, DRIVER, 0, self._clock() + MIRROR_EVERY_SECONDS, MIRRORED)
 
@@ -143,7 +150,8 @@ def mirror_study(
     """Copy the study into `folder`, under its own name, every minute while the `with` block lasts, and whole where that
     ends without an error.
 
-    What cannot be copied is told the first time, and the search goes on. UserError: another study's copy is there.
+    What cannot be copied is told the first time, and the search goes on. UserError: another study's copy is there, or
+    one that another run went on from.
     """
     place = study if folder is None else folder / study.name
     if place.resolve() == study.resolve():  # a study may go on in its copy
@@ -152,6 +160,9 @@ def mirror_study(
     mirror, over, fails = Mirror(study, place, clock), threading.Event(), False
     if (place / STUDY_FILE).exists() and _created(place) != _created(study):
         raise UserError(f"--mirror: '{place}' is of another study: take it away, or name another folder")
+    if _went_on(place, study):
+        remedy = f"take '{study}' away, and --resume begins with the copy, or name another folder"
+        raise UserError(f"--mirror: '{place}' knows more than '{study}', as another run went on from it: {remedy}")
 
     def copy(*, whole: bool = False) -> None:
         nonlocal fails
@@ -192,6 +203,15 @@ def is_copy(folder: Path) -> bool:
     """Whether a folder is the copy of a study that may have gone on since."""
     sign = read_heartbeat(folder, DRIVER)
     return sign is not None and sign.ended == MIRRORED
+
+
+def _went_on(copy: Path, study: Path) -> bool:
+    """Whether the last decision that a copy tells of, if it can be read, is none of the study's."""
+    with suppress(*FAULTS), closing(connect(copy, briefly=True)) as there, closing(connect(study)) as here:
+        if last := there.execute(LAST_DECISION).fetchone():
+            alike = "SELECT 1 FROM decisions WHERE decision = :decision AND at = :at AND trial IS :trial"
+            return not here.execute(alike, dict(last)).fetchone()
+    return False
 
 
 def _created(study: Path) -> object:

@@ -290,6 +290,28 @@ def test_a_search_that_is_told_to_end_at_once_does_not_wait_for_a_copy(
     told.set()
 
 
+def test_a_copy_that_another_run_went_on_from_is_not_replaced_by_what_is_older(study: Path, place: Path) -> None:
+    """Neither while both run nor afterwards: of two that copy to one place, one holds it, with its checkpoints."""
+    world = world_in(study).run(9)
+    older = Mirror(study, place, lambda: world.now)
+    older.copy()
+    elsewhere = study.parent / "elsewhere" / study.name
+    restore_from_mirror(place.parent, elsewhere)
+    other = world_in(elsewhere, seed=1).run(5)
+    Mirror(elsewhere, place, lambda: other.now).copy()
+    there = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    world.run(3)
+    with pytest.raises(UserError, match="another run went on from it"):
+        older.copy(whole=True)
+    older.extend_life()
+    with pytest.raises(UserError, match=rf"^--mirror: '{place}' knows more than '{study}', as another run went on"):
+        mirror_study(study, place.parent, lambda: world.now, pytest.fail).__enter__()
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == there
+    shutil.rmtree(place)
+    older.copy()
+    assert named(place) == named(study) and read_heartbeat(place, DRIVER) is not None
+
+
 def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
     world_in(study).journal.close()
     place.mkdir()
