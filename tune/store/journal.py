@@ -120,9 +120,11 @@ FACTS_QUERY = "SELECT key, value FROM study"
 SLOT_SHARE_SQL = "IIF(share > 0, share, 1)"
 """SQL for the device-seconds in a second of a slot; 1 in journals from before GPUs were shared."""
 
-LATEST_MOMENT_SQL = "(strftime('%s', 'now') + 86400 - IFNULL((SELECT value + 0 FROM study WHERE key = 'created'), 0))"
+TOMORROW_SQL = "(strftime('%s', 'now') + 86400)"
+LATEST_MOMENT_SQL = f"""({TOMORROW_SQL} - IFNULL((
+    SELECT value + 0 FROM study WHERE key = 'created' AND value + 0 < {TOMORROW_SQL}), 0))"""
 """SQL for a moment that the study's clock is not past: the time since it was created, and a day, as the system's clock
-can be set."""
+can be set; where that was far ahead when it was created, a bound that is of no use but finite."""
 OF_SLOT = f"MAX(1, IFNULL((SELECT {SLOT_SHARE_SQL} FROM slots WHERE slots.slot = {{}}.slot), 1))"
 """SQL for the device-seconds in a second of the slot of a row of a table, at least 1."""
 ROW_CHECKS_SQL = {
