@@ -218,7 +218,8 @@ def write_samples(
 ) -> dict[str, Score]:
     """Write samples of each winner that had its decay, as many as the rest of the cap pays for, on a device of the
     driver, and note them in the journal. Before them the test split is evaluated, where the winner's own leases had no
-    time for that. A winner that wrote all of them in an earlier run does not again.
+    time for that. A winner that wrote all of them in an earlier run does not again, and what it wrote stays until it
+    writes more.
 
     Where devices are GPUs (`kind` is cuda) and the driver has none, as on a cluster, the driver's CPU core writes them:
     it is no device, and nothing is charged. Either way it ends before the deadline. Return the scores of those that
@@ -233,8 +234,16 @@ def write_samples(
         name: Score(**{what: value for what, value in score.items() if what != "trial"})
         for name, score in facts.get("bleu", {}).items() if name in same
     }  # fmt: skip
+
+    def note() -> None:
+        bleu = {family: {"trial": found[family].trial} | asdict(each) for family, each in scores.items()}
+        decoded = {name: found[name].report for name in kept}
+        accounting.journal.write_facts(samples=kept, bleu=bleu, decoded=decoded)
+
+    note()
     for family, winner in sorted(found.items(), key=lambda each: each[1].test_perplexity is not None):
-        if family in same and winner.test_perplexity is not None:
+        wrote_all = len(kept.get(family, [])) == MOST and (family in scores or not isinstance(data[family], PairData))
+        if wrote_all and winner.test_perplexity is not None:
             continue
         (row,) = accounting.journal.rows("SELECT MAX(step_seconds) AS step FROM reports WHERE trial = ?", winner.trial)
         price = sample_seconds(row["step"] or 0.0)
@@ -255,18 +264,14 @@ def write_samples(
                 tested = tested and replace(tested, seconds=0.0)  # charged to none of its trial's leases
                 accounting.journal.update("reports", winner.report, split_row("test", tested))
             written = samples(model, tokenizer, data[family], MOST, make_lease_check(lease))
-            kept[family], price = take_while_affordable(written, lease, price, MOST)
+            taken, price = take_while_affordable(written, lease, price, MOST)
+            kept[family] = max(kept.get(family, []), taken, key=len)
             score_of_all = scored(model, tokenizer, data[family], lease, price)
             if hold is not None:
                 hold.charge("evaluation")
         if score_of_all is not None:
             scores[family] = score_of_all
-    bleu = {family: {"trial": found[family].trial} | asdict(each) for family, each in scores.items()}
-    decoded = {
-        name: found[name].report for name, rows in kept.items()
-        if len(rows) == MOST and (name in scores or not isinstance(data[name], PairData))
-    }  # fmt: skip
-    accounting.journal.write_facts(samples=kept, bleu=bleu, decoded=decoded)
+        note()
     return scores
 
 

@@ -29,6 +29,7 @@ from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
 from tune.study import run_study
 from tune.winners import (
+    MOST,
     UNCHARGED_SECONDS,
     Winner,
     last_lines,
@@ -62,23 +63,28 @@ def test_no_sample_begins_that_might_not_fit(world: World) -> None:
         assert len(items) == count
 
 
-def test_samples_are_in_the_journal_and_every_device_second_is_charged(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    score = Score(bleu=12.34, chrf=30.0, sentences=128, signature="nrefs:1")
+SCORE = Score(bleu=12.34, chrf=30.0, sentences=128, signature="nrefs:1")
+
+
+@pytest.fixture
+def found(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Winner]:
+    """Winners without models: of each kind a sample takes .01 s, and pairs have this score."""
     monkeypatch.setattr(samples_file, "LOADING_SECONDS", 0.0)
     monkeypatch.setattr(samples_file, "STEPS_A_TOKEN", 0.0)
     monkeypatch.setattr(samples_file, "load_model", lambda folder, device: (None, None))
     monkeypatch.setattr(samples_file, "exported_config", lambda folder: None)
     monkeypatch.setattr(samples_file, "on_test_split", lambda *_: None)
     monkeypatch.setattr(samples_file, "samples", lambda model, tokenizer, data, most, ask: rows(world, 0.01))
-    monkeypatch.setattr(samples_file, "scored", lambda model, tokenizer, data, lease, price: score if data else None)
+    monkeypatch.setattr(samples_file, "scored", lambda model, tokenizer, data, lease, price: SCORE if data else None)
     config = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
-    found = {family: replace(winner, config=config) for family, winner in winners(world.journal).items()}
+    return {family: replace(winner, config=config) for family, winner in winners(world.journal).items()}
+
+
+def test_samples_are_in_the_journal_and_every_device_second_is_charged(world: World, found: dict[str, Winner]) -> None:
     scores = write_samples(found, world.engine, {"nanogpt": None, "translation": "pairs"}, kind="cpu")
     facts = world.journal.facts()
     assert facts["samples"]["nanogpt"][0] == {"input": "a", "output": "b", "reference": "c"}
-    assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(score)}
+    assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(SCORE)}
     (line,) = last_lines(world.journal, found, scores, ["translation"])
     assert line.endswith("BLEU 12.3 on 128 test sentences") and " bits a character" in line.split(", test")[0]
     spells_nothing = {"translation": replace(found["translation"], bits_per_character=None)}
@@ -89,6 +95,22 @@ def test_samples_are_in_the_journal_and_every_device_second_is_charged(
         world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held) == world.accounting.ledger.spent <= 1200
     )
     assert world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
+
+
+def test_of_winners_that_are_interrupted_those_that_had_written_keep_it(
+    world: World, found: dict[str, Winner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def until_told(model: object, tokenizer: object, data: object, *_: object) -> Iterator[Sample]:
+        if not data:
+            raise KeyboardInterrupt
+        return rows(world, 0.01)
+
+    monkeypatch.setattr(samples_file, "samples", until_told)
+    data: Any = {"translation": "pairs", "nanogpt": None}
+    with pytest.raises(KeyboardInterrupt):
+        write_samples({name: found[name] for name in data}, world.engine, data, kind="cpu")
+    facts: Any = world.journal.facts()
+    assert len(facts["samples"]["translation"]) == MOST and facts["bleu"]["translation"]["bleu"] == SCORE.bleu
 
 
 LEFT = 28.0
@@ -164,6 +186,19 @@ def test_a_winner_that_wrote_before_does_not_again_and_what_it_wrote_stays(slow:
     slow.winner = replace(slow.winner, report=2)
     slow.write()
     assert slow.world.now > at
+
+
+def test_what_a_winner_wrote_stays_where_less_is_left_for_it_than_before(slow: Slow) -> None:
+    slow.seconds = 0.3
+    slow.write()
+    before = slow.world.journal.facts()["samples"]
+    assert isinstance(before, dict) and 0 < len(before["translation"]) < MOST
+    slow.write()
+    assert slow.world.journal.facts()["samples"] == before
+    slow.seconds, slow.winner = 1.0, replace(slow.winner, report=2)
+    slow.write()
+    facts: Any = slow.world.journal.facts()
+    assert not facts["samples"].get("translation"), "and another winner's are not taken for its own"
 
 
 @pytest.mark.parametrize(("seconds", "pace"), [(0.0, 1e-6), (LEFT / 2, 1e-6), (0.0, LEFT), (0.0, None)])
