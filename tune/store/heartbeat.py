@@ -190,8 +190,10 @@ def kill_worker(folder: Path, trial: str) -> None:
 
 @functools.cache
 def machine_boot_id() -> str:
-    """Return the id of this machine's boot: where it is the same, so are processes and the monotonic clock."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Return the id of this machine's boot and of the processes that are seen from here, as containers of one machine
+    do not see each other's: where it is the same, so are processes and the monotonic clock."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def opened_monotonic(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
@@ -207,7 +209,7 @@ def opened_monotonic(folder: Path, opened: float, *, boot: str, monotonic: float
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """The process that runs a search: the boot of its machine, its id, and when it was started, in clock ticks."""
+    """The process that runs a search: `machine_boot_id` there, its id, and when it was started, in clock ticks."""
 
     boot: str
     pid: int

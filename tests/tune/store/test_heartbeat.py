@@ -125,6 +125,21 @@ def test_a_driver_of_this_machine_lives_as_long_as_its_very_process(study: Path,
     assert not watch.is_alive()
 
 
+def test_a_driver_in_another_container_of_this_machine_lives_by_its_signs_of_life(study: Path) -> None:
+    """Its processes are not seen from here: on Kubernetes, several pods may share a machine."""
+    driver = Driver.this_process()
+    write_heartbeat(study, DRIVER, 0, 1.0)
+    code = f"""
+from pathlib import Path
+from tune.store.heartbeat import *
+print(DriverWatch({driver}, Path({str(study)!r})).is_alive())"""
+    words = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    seen = subprocess.run(words, capture_output=True, text=True, check=False)
+    if seen.stderr.startswith("unshare: "):
+        pytest.skip("this machine gives no process a container")
+    assert seen.stdout == "True\n"
+
+
 @pytest.mark.parametrize("beats", [0, 1])
 def test_no_lease_of_a_driver_on_another_machine_begins_in_the_future(study: Path, beats: int) -> None:
     """It would last as much longer; opened after the driver's last sign of life, or where none can be read."""
