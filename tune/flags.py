@@ -240,12 +240,14 @@ def parse_sharing(text: str) -> int | str:
 
 
 def parse_path(text: str) -> Path:
-    """Return the absolute path, because trials run elsewhere and a study is resumed from anywhere. UserError: it is
-    empty, of a folder that is gone, or not UTF-8, in which a study keeps its paths."""
+    """Return the absolute path, because trials run elsewhere and a study is resumed from anywhere, without `..`, as its
+    last part is a name. UserError: it is empty, of a folder that is gone, or not UTF-8, in which a study keeps its
+    paths."""
     if not text:
         raise UserError("'' is no path: name a file or folder, or leave the flag out")
     try:
         path = Path(os.path.expanduser(text)).absolute()
+        path = Path(os.path.realpath(path)) if ".." in path.parts else path
     except OSError as error:
         raise UserError(f"{text!r} is of the present folder, which is gone ({error.strerror}): go to another") from None
     try:

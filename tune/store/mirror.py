@@ -150,16 +150,16 @@ def mirror_study(
     """Copy the study into `folder`, under its own name, every minute while the `with` block lasts, and whole where that
     ends without an error.
 
-    What cannot be copied is told the first time, and the search goes on. UserError: another study's copy is there, or
-    one that another run went on from.
+    What cannot be copied is told the first time, and the search goes on. UserError: something else is there, which a
+    copy would replace, or a copy that another run went on from.
     """
     place = study if folder is None else folder / study.name
     if place.resolve() == study.resolve():  # a study may go on in its copy
         yield
         return
     mirror, over, fails = Mirror(study, place, clock), threading.Event(), False
-    if (place / STUDY_FILE).exists() and _created(place) != _created(study):
-        raise UserError(f"--mirror: '{place}' is of another study: take it away, or name another folder")
+    if _is_in_use(place) and _created(place) != _created(study):
+        raise UserError(f"--mirror: '{place}' is of another study, or none: take it away, or name another folder")
     if _went_on(place, study):
         remedy = f"take '{study}' away, and --resume begins with the copy, or name another folder"
         raise UserError(f"--mirror: '{place}' knows more than '{study}', as another run went on from it: {remedy}")
@@ -212,6 +212,13 @@ def _went_on(copy: Path, study: Path) -> bool:
             alike = "SELECT 1 FROM decisions WHERE decision = :decision AND at = :at AND trial IS :trial"
             return not here.execute(alike, dict(last)).fetchone()
     return False
+
+
+def _is_in_use(place: Path) -> bool:
+    """Whether anything is there, but what a first copy leaves that is killed, or fails, as it begins."""
+    return os.path.lexists(place) and not (
+        place.is_dir() and all(each.name.startswith((UNFINISHED, HEARTBEAT_FOLDER)) for each in place.iterdir())
+    )
 
 
 def _created(study: Path) -> object:

@@ -314,10 +314,13 @@ def test_a_copy_that_another_run_went_on_from_is_not_replaced_by_what_is_older(s
 
 def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
     world_in(study).journal.close()
-    place.mkdir()
-    (place / "study.json").write_text('{"created": 2.0}')
-    with pytest.raises(UserError, match=rf"^--mirror: '{place}' is of another study: "):
-        mirror_study(study, place.parent, lambda: 0.0, pytest.fail).__enter__()
+    for name in ("study.json", "checkpoints/mine/weights"):
+        shutil.rmtree(place, ignore_errors=True)
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_text('{"created": 2.0}')
+        with pytest.raises(UserError, match=rf"^--mirror: '{place}' is of another study, or none: "):
+            mirror_study(study, place.parent, lambda: 0.0, pytest.fail).__enter__()
+        assert (place / name).exists()
     with pytest.raises(UserError, match=rf"^--mirror: '{place}' exists already: "):
         Settings(budget="8h", out=study, mirror=place.parent).check_files()
     with pytest.raises(UserError, match=r"^--mirror: '/nowhere' cannot be written "):
@@ -341,6 +344,22 @@ def test_resume_takes_the_copy_where_the_folder_is_gone(study: Path, place: Path
     settings = Settings.of_study(study, mirror=str(place.parent))
     assert settings.resume == study and settings.budget == CAP and whole(study)
     assert f"--resume {study} --mirror {place.parent}" in settings.resume_command(study)
+
+
+def test_a_copy_has_the_name_of_the_study_however_that_is_typed(
+    study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_in(study).run(3)
+    (study / "best").mkdir()
+    beside = set(place.parent.parent.iterdir())
+    monkeypatch.chdir(study / "best")
+    for typed in ("..", "../../study", str(study / "best" / "..")):
+        asked = Settings.of_study(typed, mirror=place.parent)
+        assert asked.resume is not None
+        with mirror_study(asked.resume, asked.mirror, lambda: world.now, pytest.fail):
+            pass
+        assert set(place.parent.iterdir()) == {place} and set(place.parent.parent.iterdir()) == beside
+        shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("copied", [False, True])
