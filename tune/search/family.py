@@ -307,7 +307,7 @@ class Family:
     def _note_memory(self, accounting: Accounting, run: RunningLease, micro_batches: int, measured: int | None) -> None:
         config = run.assignment.config
         predicted = self.memory.predicted(config, micro_batches)
-        accounting.note_memory(run.assignment, micro_batches, predicted, measured)
+        accounting.note_memory(run.assignment, micro_batches, predicted, measured, self.memory.limit)
         self.memory.learn(config, micro_batches, measured)
 
     def note_rung(self, trial: str, rung: int, loss: float, progress: Progress) -> None:

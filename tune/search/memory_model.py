@@ -66,8 +66,10 @@ class MemoryModel:
         needed = f"needs about {bytes_text(self.smallest(config))} however small its batches are cut"
         return f"memory: {needed}, and the limit is {bytes_text(self.limit)}"
 
-    def learn(self, config: Mapping[str, Value], micro_batches: int, measured: float | None) -> None:
-        """Learn the most bytes that a trial took; None: it ran out."""
-        taken = RAN_OUT_FACTOR * self.limit if measured is None else measured
+    def learn(
+        self, config: Mapping[str, Value], micro_batches: int, measured: float | None, limit: float | None = None
+    ) -> None:
+        """Learn the most bytes that a trial took; None: it ran out. limit: what it might take then (None: as now)."""
+        taken = RAN_OUT_FACTOR * (self.limit if limit is None else limit) if measured is None else measured
         if math.isfinite(taken):
             self._overhead = max(self._overhead, taken - PAPER_BYTES_FACTOR * self._paper(config, micro_batches))

@@ -19,7 +19,7 @@ from tune.errors import UserError
 from tune.reports import from_row
 from tune.search.engine import CONFIRM, DEATHS_ALLOWED, GO_ON, LEAST_LEASE_SECONDS, RETRY, Engine
 from tune.search.family import TrialRecord
-from tune.search.state import AgreedTerms, State, last_events, parse_agreed_terms
+from tune.search.state import AgreedTerms, State, last_events, number, parse_agreed_terms
 from tune.search_space import seedless
 from tune.store.accounting import DECODING, RunningLease
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, kill_worker, read_heartbeat
@@ -203,8 +203,11 @@ def restore(
     journal = engine.accounting.journal
     with damage_as_user_error(journal):
         replay_journal(engine.state, journal)
+        limits = as_mapping(journal.facts().get("memory_limits"))
         for row in journal.rows("SELECT * FROM memory ORDER BY event"):
-            remember_memory(engine, row["trial"], row["micro_batches"], row["measured"])
+            limit = limits.get(str(row["event"]))
+            known = None if limit is None else number(limit)
+            remember_memory(engine, row["trial"], row["micro_batches"], row["measured"], known)
     notes = list(state_mismatch_warnings(engine.state, journal))
     for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {SEGMENTS} GROUP BY trial"):
         if row["trial"] in engine.running and row["closed"] is not None:
@@ -336,11 +339,12 @@ def events(journal: Journal) -> list[sqlite3.Row | AgreedTerms]:
     return [event for _, _, event in sorted(found, key=lambda each: each[:2])]
 
 
-def remember_memory(engine: Engine, trial: str, micro_batches: int, measured: int | None) -> None:
-    """Restore what a trial took of memory, or that it ran out of it and its batches are to be cut smaller."""
+def remember_memory(engine: Engine, trial: str, micro_batches: int, measured: int | None, limit: float | None) -> None:
+    """Restore what a trial took of memory, or that it ran out of it under this limit (None: an earlier version did not
+    note it) and its batches are to be cut smaller."""
     record = engine.trials[trial]
     check_parts(trial, micro_batches)
-    engine.families[record.family].memory.learn(record.config, micro_batches, measured)
+    engine.families[record.family].memory.learn(record.config, micro_batches, measured, limit)
     record.micro_batches = micro_batches * (2 if measured is None else 1)
 
 

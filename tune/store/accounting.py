@@ -27,7 +27,7 @@ from tune.errors import UserError
 from tune.reports import Report, Value, journal_row
 from tune.search_space import Config, precision_of
 from tune.store.heartbeat import GRACE_SECONDS, Heartbeat, machine_boot_id, read_heartbeat
-from tune.store.journal import Journal
+from tune.store.journal import Journal, as_mapping
 
 DECODING = "decoding"
 """The purpose of a lease on which the driver itself lets a winner translate and write."""
@@ -287,11 +287,16 @@ class Accounting:
             self.journal.write_facts(peak_flops=self.peak_flops)
         return self.peak_flops[precision]
 
-    def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
+    def note_memory(
+        self, to: Assignment, micro_batches: int, predicted: float, measured: int | None, limit: float
+    ) -> None:
         """Write down the most memory that a trial took, with its batches cut into so many parts; measured None: it ran
-        out."""
+        out under this limit, as another machine may have another one."""
         taken = {"micro_batches": micro_batches, "predicted": round(predicted), "measured": measured}
-        self.journal.insert("memory", {"at": self.clock(), "trial": to.trial, "lease": to.lease, **taken})
+        event = self.journal.insert("memory", {"at": self.clock(), "trial": to.trial, "lease": to.lease, **taken})
+        if measured is None and math.isfinite(limit):
+            limits = as_mapping(self.journal.facts().get("memory_limits"))
+            self.journal.write_facts(memory_limits={**limits, str(event): limit})
 
     def close_lease(self, run: RunningLease, rest: str) -> float:
         """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.

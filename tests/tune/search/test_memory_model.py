@@ -178,3 +178,16 @@ def test_an_amount_of_memory_is_read_as_it_is_written_and_nothing_else_is() -> N
     for text in ("", "2", "2TB", "GB", "-2GB", "2 GB", "2gb", "nanGB", "1.2.3GB"):
         with pytest.raises(ValueError, match="write 2GB"):
             parse_bytes(text)
+
+
+@pytest.mark.parametrize("times", [0.5, 8.0])
+def test_what_ran_out_on_one_machine_took_no_more_because_another_has_more(tmp_path: Path, times: float) -> None:
+    """Where a study goes on, it knows what it knew: another machine's memory says nothing of an earlier trial."""
+    about: dict[str, Any] = {"cap": CAP, "slots": 2, "shares": {"nanogpt": 1.0}}
+    before = World(tmp_path, memory_limit=LIMIT, **about).run(25)
+    assert before.total("SELECT COUNT(*) FROM memory WHERE measured IS NULL")
+    after = World(tmp_path, memory_limit=times * LIMIT, **about)
+    known, knew = after.families["nanogpt"].memory, before.families["nanogpt"].memory
+    assert known.state() == knew.state() and not any("does not tell" in line for line in after.told)
+    twice = World(tmp_path, memory_limit=LIMIT, **about)
+    assert twice.families["nanogpt"].memory.state() == knew.state()
