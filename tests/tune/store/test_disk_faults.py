@@ -153,8 +153,8 @@ HOSTILE = {
     "a share of more than there is": "UPDATE slots SET share = 1e7",
     "a time beyond all": "UPDATE decisions SET at = 1e300",
     "a time before all": "UPDATE slots SET opened = -1000",
-    "a time to come": "INSERT INTO study VALUES ('created', strftime('%s', 'now') + 86400); "
-    "UPDATE reports SET at = at + 100 WHERE rung = 0",
+    "a time to come": "INSERT INTO study VALUES ('created', strftime('%s', 'now')); "
+    "UPDATE reports SET at = at + 2 * 86400 WHERE rung = 0",
     "a charge of all there is": "UPDATE charges SET seconds = 9e999",
     "a lease closed before it opened": "UPDATE leases SET closed = opened - 1 WHERE closed",
     "a lease before its slot": "UPDATE leases SET opened = 0; UPDATE slots SET opened = 1",
