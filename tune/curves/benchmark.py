@@ -3,8 +3,10 @@ found."""
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tune.curves.recorded import Curve, CurveSuggestions, Table
@@ -12,6 +14,16 @@ from tune.curves.replay_settings import Amount, ReplaySettings
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, first_steps, life_share, most_weights, suited_weights
 from tune.reports import NATS, Evaluation, Report
+from tune.search.earlier import (
+    TRIALS,
+    Conditions,
+    EarlierStudy,
+    WarmStart,
+    best_of,
+    learn_from_studies,
+    suggested_model_size,
+    trials_of,
+)
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.forecast import Favour
@@ -22,9 +34,10 @@ from tune.search.policy import Policy
 from tune.search.simulator import Clock, Costs, Simulation
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import SIZE_SPREAD, prior
-from tune.search_space import CENTRE, PER_LAYER, Config, label, layer_weights
+from tune.search_space import CENTRE, PER_LAYER, Config, Space, label, layer_weights, precision_of
 from tune.store.accounting import Accounting, Assignment, Ledger
 from tune.store.journal import Journal
+from tune.store.queries import ranking
 
 RESOURCE, OUTLOOK = "resource", "outlook"
 IDEAS: dict[str, dict[str, Any]] = {
@@ -51,13 +64,15 @@ OF_FRONT = "ration-front"
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Searches that differ only in their seed. life: of a baseline's trials in own mode, as a share of the cap."""
+    """Searches that differ only in their seed. life: of a baseline's trials in own mode, as a share of the cap;
+    earlier: the table of a search before each, of which our own is told (None: there was none)."""
 
     table: Table
     scheduler: str
     budget: Amount
     workers: int
     life: float = 1.0
+    earlier: Table | None = None
 
     @property
     def cap(self) -> float:
@@ -95,29 +110,69 @@ def searches(cell: Cell, settings: ReplaySettings) -> list[Outcome]:
     return min(tried, key=lambda outcomes: sum(outcome.regret for outcome in outcomes))
 
 
+FAMILY = "replay"
+"""Name of the family of each search's trials."""
+
+
 def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     """Run one search: the engine in virtual time, with its own policy or with a baseline in its place."""
+    earlier = () if cell.earlier is None or not _ours(cell) else (_earlier_study(cell, cell.earlier, settings, seed),)
+    with _searched(cell, settings, seed, earlier) as (engine, curves, clock):
+        return outcome(cell, settings, curves, engine, clock)
+
+
+def _earlier_study(cell: Cell, table: Table, settings: ReplaySettings, seed: int) -> EarlierStudy:
+    """Return what a search on this table, with as much cap and as many slots, tells a later one."""
+    with _searched(replace(cell, table=table), settings, seed, ()) as (engine, curves, _):
+        journal, warm_up = engine.accounting.journal, max(curve.warm_up_steps for curve in curves)
+        trials = trials_of(journal.rows(TRIALS, FAMILY), warm_up)
+        best = tuple(curves[int(each["curve"])].config for each in best_of(ranking(journal), FAMILY))
+    return EarlierStudy(
+        folder=Path(table.name), ground=_conditions(table, cell.cap), best=best,
+        trials=tuple(replace(each, config=curves[int(each.config["curve"])].config) for each in trials),
+        winner=layer_weights(curves[0].family, best[0]) if best else 0.0, overheads=(), start_ups=(), beyond=0.0,
+    )  # fmt: skip
+
+
+def _conditions(table: Table, cap: float) -> Conditions:
+    """Return the conditions of a search on a table: of two, the cores differ, and texts of one length are the same."""
+    middle = _middle(table.curves)
+    return Conditions(
+        kind="cpu", processor=table.name, share=1.0, text=(middle.text_tokens, middle.family), context=None,
+        compute=_compute(middle, cap),
+    )  # fmt: skip
+
+
+@contextmanager
+def _searched(
+    cell: Cell, settings: ReplaySettings, seed: int, earlier: Sequence[EarlierStudy]
+) -> Iterator[tuple[Engine, Sequence[Curve], Clock]]:
+    """Yield the engine after a search, its curves, and the clock at its end."""
     curves, cap, clock = diverging(cell.table.curves, settings.diverge, seed), cell.cap, Clock()
     deadline = settings.deadline.of(cap / cell.workers) if settings.deadline else math.inf
     within = WALL_CLOCK_MULTIPLE * cap / cell.workers if _ours(cell) and not settings.patient else math.inf
     best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
+    learned = WarmStart()
+    if earlier:
+        space = Space(family=curves[0].family, precisions=(precision_of(curves[0].config),))
+        learned = learn_from_studies(earlier, _conditions(cell.table, cap), space, cap)
     supply = CurveSuggestions(
-        curves, seed=seed, only=[best] if cell.scheduler == "oracle" else None,
-        prior=_prior(curves, cap, seed) if settings.suggest == "prior" else None,
+        curves, seed=seed, only=[best] if cell.scheduler == "oracle" else None, first=learned.first,
+        prior=_prior(curves, cap, seed, earlier) if settings.suggest == "prior" else None,
     )  # fmt: skip
     with Journal(None, new=True) as journal:
         accounting = Accounting(journal, Ledger(cap=cap, clock=clock), clock)
         engine = Engine(
             accounting=accounting, slots=cell.workers, wall_left=lambda: deadline - clock.now, within=within
         )
-        engine.families["replay"] = _family(cell, settings, curves, supply, engine, within, deadline)
+        engine.families[FAMILY] = _family(cell, settings, curves, supply, engine, within, deadline, learned)
         need_end = cell.table.is_own_mode and not _ours(cell)
         lived = [_lived(curve, cell.life * cap) for curve in curves] if need_end else curves
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
         as_loops = _ours(cell) and not cell.table.is_own_mode and cell.scheduler != OF_FRONT
         simulation = Loops if as_loops else Simulation
         simulation(engine, clock, costs, lambda trial, family, config: lived[int(config["curve"])]).run()
-        return outcome(cell, settings, curves, engine, clock)
+        yield engine, curves, clock
 
 
 class Loops(Simulation):
@@ -135,7 +190,7 @@ class Loops(Simulation):
 
 def _family(
     cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: CurveSuggestions, engine: Engine,
-    within: float, deadline: float,
+    within: float, deadline: float, learned: WarmStart,
 ) -> Family:  # fmt: skip
     """Return the family as a search sets it up. The time of a step is known of the configuration that comes first
     only."""
@@ -147,7 +202,7 @@ def _family(
         middle = _middle(curves)
         shortest = max(unit, first_steps(middle.warm_up_steps) * middle.step_seconds)
     policy: Policy
-    idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
+    idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of(FAMILY)
     if _ours(cell):
         first = unit * step_seconds if math.isfinite(life) else None  # a curve has no closer reports
         share = life_share(curves[0].family, suggested=settings.suggest == "prior")
@@ -157,10 +212,11 @@ def _family(
             life=life * step_seconds, rules=Rules(**asked, front=idea == OF_FRONT),
         )  # fmt: skip
         policy = SuccessiveHalving(frame, frame.fit(cell.cap, within, deadline, first=first), price, supply.favour)
+        policy.standings.learn(learned.trials)
         sizes = {label(curve.config): float(curve.parameters) for curve in curves}
         if idea != OUTLOOK:
             supply.outlook = Outlook(
-                lambda config: sizes[label(config)], policy.outlook, addition=policy.standings.front_addition
+                lambda config: sizes[label(config)], policy.outlook, learned.speeds, policy.standings.front_addition
             )
     else:
         from tune.curves.baselines import make_baseline  # this imports Ray and Optuna
@@ -187,19 +243,27 @@ def _middle(curves: Sequence[Curve]) -> Curve:
     return sorted(curves, key=lambda curve: curve.step_seconds)[len(curves) // 2]
 
 
-def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config], Favour]:
+def _compute(curve: Curve, cap: float) -> float:
+    """Return what so many device-seconds compute, in weights in layers times tokens, at the speed of a curve."""
+    return cap * layer_weights(curve.family, curve.config) * curve.tokens_per_step / curve.step_seconds
+
+
+def _prior(
+    curves: Sequence[Curve], cap: float, seed: int, earlier: Sequence[EarlierStudy]
+) -> Callable[[Config], Favour]:
     """Return the prior of a search on this text and device, its centre drawn from the prior's own uncertainty.
     UserError: the table is not one of built-in models that was measured here."""
     middle = _middle(curves)
     if middle.family not in PER_LAYER or not middle.tokens_per_step or not middle.text_tokens:
         raise UserError("--suggest prior: needs a table that tune/experiment.py curves measured: write order")
-    speed = middle.tokens_per_step / middle.step_seconds
-    compute = cap * FLOPS_PER_WEIGHT * layer_weights(middle.family, middle.config) * speed
-    weights = min(suited_weights(middle.family, compute), most_weights(middle.family, middle.text_tokens))
+    compute = _compute(middle, cap)
+    flops = FLOPS_PER_WEIGHT * compute
+    weights = min(suited_weights(middle.family, flops), most_weights(middle.family, middle.text_tokens))
     weights *= math.exp(random.Random(f"prior {seed}").gauss(0.0, SIZE_SPREAD))
+    weights = suggested_model_size(earlier, weights, compute)
     return prior(
         {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights,
-        tokens=compute / FLOPS_PER_WEIGHT / weights, text_tokens=middle.text_tokens,
+        tokens=compute / weights, text_tokens=middle.text_tokens,
         begins=middle.steps_in(middle.dropout_after),  # in steps: its trials count each as a token
     )  # fmt: skip
 

@@ -160,14 +160,15 @@ class CurveSuggestions(Suggestions):
     """Suggestions for the engine that hand out each curve of a table once: in a seeded order, or as a search suggests
     them. A configuration is the number of its curve.
 
-    only: these curves and no others; prior, outlook: as of a Suggester; without a prior the order is the seeded one.
+    only: these curves and no others; prior, outlook, first: as of a Suggester; without a prior the order is the seeded
+    one.
     """
 
     def __init__(
         self, curves: Sequence[Curve], *, seed: int, only: Sequence[int] | None = None,
-        prior: Callable[[Config], Favour] | None = None,
+        prior: Callable[[Config], Favour] | None = None, first: Sequence[Config] = (),
     ) -> None:  # fmt: skip
-        self._curves, self.seed, self._prior = curves, seed, prior
+        self._curves, self.seed, self._prior, self._first = curves, seed, prior, first
         self.outlook = Outlook()
         self._indices = range(len(curves)) if only is None else only
         self._given: dict[str, int] = {}
@@ -210,6 +211,8 @@ class CurveSuggestions(Suggestions):
 
     def _next(self) -> int:
         left = list(self._left)
+        if asked := [index for config in self._first for index in left if self._curves[index].config == config]:
+            return asked[0]
         if self._prior is None:
             return left[0]
         return left[most_promising([self._curves[index].config for index in left], self._prior, self.outlook)]

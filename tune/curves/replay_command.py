@@ -74,8 +74,8 @@ class Rows:
                 raise UserError(f"--rows: '{self._path}' cannot be written ({error.strerror}); make room") from None
 
 
-def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
-    """Return a row for each table, budget, number of workers and scheduler."""
+def replay(tables: Sequence[Table], settings: ReplaySettings, earlier: Table | None = None) -> list[Row]:
+    """Return a row for each table, budget, number of workers and scheduler. earlier: as of a Cell."""
     kept = Rows(settings.rows)
     without = IDEAS if ALL in settings.ablations else settings.ablations
     schedulers = (*settings.schedulers, *(f"{WITHOUT}{idea}" for idea in without))
@@ -84,7 +84,7 @@ def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
     screen = Console(stderr=True)  # shows progress, on a terminal only
     tracked = track(cells, f"{len(cells)} cells", console=screen, transient=True, disable=not screen.is_terminal)
     for table, budget, workers, scheduler in tracked:
-        cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)
+        cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers, earlier=earlier)
         row = kept.find(cell_inputs(cell, settings))
         if row is None:
             row = cell_inputs(cell, settings) | summarize_outcomes(searches(cell, settings))
@@ -99,8 +99,8 @@ def cell_inputs(cell: Cell, settings: ReplaySettings) -> Row:
         "table": cell.table.name, "content": cell.table.content, "scheduler": cell.scheduler,
         "budget": cell.budget.text, "cap_seconds": cell.cap, "workers": cell.workers,
         "deadline": settings.deadline and settings.deadline.text, "patient": settings.patient, "seeds": settings.seeds,
-        "suggest": settings.suggest, "start_up": settings.start_up, "thaw": settings.thaw, "diverge": settings.diverge,
-        "code": code(),
+        "suggest": settings.suggest, "learn_from": cell.earlier and cell.earlier.content, "code": code(),
+        "start_up": settings.start_up, "thaw": settings.thaw, "diverge": settings.diverge,
         "memory_limit": settings.memory_limit if math.isfinite(settings.memory_limit) else None,
     }  # fmt: skip
 
@@ -226,6 +226,20 @@ CUT_SHORT = (
 )
 
 
+def earlier_table(settings: ReplaySettings, tables: Sequence[Table]) -> Table | None:
+    """Return the table of --learn-from, if there is one. UserError: it tells the searches of these tables nothing."""
+    if settings.learn_from is None:
+        return None
+    if settings.suggest != "prior":
+        raise invalid("learn-from", "a search that is told of an earlier one has a prior: add --suggest prior")
+    earlier, *others = load_tables(settings.learn_from)
+    families = {curve.family for table in (earlier, *tables) for curve in table.curves}
+    if others or not earlier.is_own_mode or len(families) > 1:
+        rule = "is not one table in own mode, of the family of those that are searched: name such a one"
+        raise invalid("learn-from", f"'{settings.learn_from}' {rule}")
+    return earlier
+
+
 def run(settings: ReplaySettings) -> int:
     """Run a replay, and print its results. UserError: a table does not serve, or an idea is not known."""
     if unknown := [idea for idea in settings.ablations if idea not in (*IDEAS, ALL)]:
@@ -239,7 +253,7 @@ def run(settings: ReplaySettings) -> int:
     for table in tables:
         if table.cut_short:
             print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
-    rows = replay(tables, settings)
+    rows = replay(tables, settings, earlier_table(settings, tables))
     empty = list(dict.fromkeys(row["budget"] for row in rows if not row["trials"]))
     if not any(row["trials"] for row in rows):
         raise invalid("budget", f"'{','.join(empty)}' pays for no report of any curve: write more")

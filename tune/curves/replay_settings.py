@@ -121,6 +121,11 @@ class ReplaySettings(TableFlags):
         "whose centre is off by as much as it says of itself",
         default="order", choices=SUGGESTIONS,
     )  # fmt: skip
+    learn_from: Path | None = flag_field(
+        "a table of other trainings of the same family: ours is told what a search there found, with as much cap and "
+        "as many slots, as --learn-from of a search tells it; with --suggest prior",
+        default=None, form="TABLE", parse=Path,
+    )  # fmt: skip
     memory_limit: float = flag_field(
         "configurations that need more run out of memory",
         default=math.inf, form="8GB", parse=parse_bytes, show=lambda _: "none",

@@ -182,8 +182,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
     used = spent / caps[0].seconds if caps else 0.0
     segments = journal.execute(SEGMENTS, (family,)).fetchall()
     (beyond,) = journal.execute(EXTRA_MEMORY_QUERY, (family,)).fetchone()
-    ranked = [row for row in ranking(journal) if row["family"] == family and row["section"] in ("decayed", "rung")]
-    best = _different(seedless(json.loads(row["config"])) for row in ranked)
+    best = best_of(ranking(journal), family)
     return EarlierStudy(
         folder=folder,
         ground=Conditions(
@@ -193,7 +192,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
             text=(text.get("sha256"), text.get("vocabulary")), context=recipe["context"],
             compute=number(recipe["weights"]) * number(recipe["tokens"]) * used,
         ),
-        trials=_trials(journal, family, number(recipe["warm_up_steps"])),
+        trials=trials_of(journal.execute(TRIALS, (family,)), number(recipe["warm_up_steps"])),
         best=best, winner=layer_weights(family, best[0]) if best and family in PER_LAYER else 0.0,
         overheads=tuple({row["trial"]: number(max(0.0, row["overhead"])) for row in segments}.values()),
         start_ups=tuple(number(row["start_up"]) for row in segments if row["fresh"]),
@@ -201,10 +200,16 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
     )  # fmt: skip
 
 
-def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> tuple[EarlierTrial, ...]:
-    """Return the trials that reached a rung, those with the most tokens first."""
+def best_of(ranked: Iterable[sqlite3.Row], family: str) -> tuple[Config, ...]:
+    """Return the configurations of a family in the rows of a ranking, the best first."""
+    sound = (row for row in ranked if row["family"] == family and row["section"] in ("decayed", "rung"))
+    return _different(seedless(json.loads(row["config"])) for row in sound)
+
+
+def trials_of(rows: Iterable[sqlite3.Row], warm_up_steps: float) -> tuple[EarlierTrial, ...]:
+    """Return the trials in the rows of TRIALS, those with the most tokens first."""
     found: dict[str, EarlierTrial] = {}
-    for row in journal.execute(TRIALS, (family,)):
+    for row in rows:
         config, seconds = seedless(json.loads(row["config"])), row["steps"] * row["step_seconds"]
         size, tokens = number(row["parameters"]), number(row["tokens"])
         observed = found[row["trial"]].observed if row["trial"] in found else ()

@@ -45,9 +45,11 @@ def settings(**changes: Any) -> ReplaySettings:
 
 
 def search(
-    made: Table, scheduler: str, *, share: float = 0.3, seed: int = 0, workers: int = 1, **changes: Any
-) -> Outcome:
-    cell = Cell(table=made, scheduler=scheduler, budget=Amount(text="", times=share), workers=workers)
+    made: Table, scheduler: str, *, share: float = 0.3, seed: int = 0, workers: int = 1, earlier: Table | None = None,
+    **changes: Any,
+) -> Outcome:  # fmt: skip
+    budget = Amount(text="", times=share)
+    cell = Cell(table=made, scheduler=scheduler, budget=budget, workers=workers, earlier=earlier)
     return benchmark.search(cell, settings(**changes), seed)
 
 

@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.tune.curves.made import curve, played, search, settings, table
 from tune.curves import benchmark
 from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, dominated, searches
-from tune.curves.recorded import Curve, Table
+from tune.curves.recorded import Curve, Table, load_tables
 from tune.curves.replay_settings import Amount
 from tune.errors import UserError
 from tune.search.forecast import Standing
@@ -199,6 +200,22 @@ def test_a_search_of_a_measured_table_is_suggested_to_as_a_search_is_and_of_anot
     assert len(begun) > 1
     with pytest.raises(UserError, match="--suggest prior"):
         search(own_mode(6), "ration", suggest="prior")
+
+
+def test_a_search_that_is_told_of_another_begins_with_the_winner_of_that_and_a_baseline_is_told_nothing() -> None:
+    (table,) = load_tables(Path("nanogpt-shakespeare"))
+
+    def tried(scheduler: str, earlier: Table | None) -> tuple[list[int], list[int]]:
+        """The curves that it began with, in order, and those that it trained to their ends."""
+        share = 180.0 / table.exhaustive_seconds
+        engine = played(table, scheduler, share=share, seed=4, suggest="prior", earlier=earlier)
+        curves = {trial: int(record.config["curve"]) for trial, record in engine.trials.items()}
+        standings = engine.families["replay"].policy.trials
+        return [*curves.values()], [curves[trial] for trial in curves if standings[trial].state == "finished"]
+
+    begun, winners = tried("ration", None)
+    assert begun[0] not in winners and tried("ration", table)[0][0] in winners
+    assert tried("random", table) == tried("random", None)
 
 
 def test_a_decision_looks_at_few_trials_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

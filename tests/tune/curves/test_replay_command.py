@@ -170,6 +170,21 @@ def test_a_bad_table_ends_with_one_line(tmp_path, capsys, content, line):
     assert out == "" and line in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [
+        (["--learn-from", "nanogpt-shakespeare"], "add --suggest prior"),
+        (["--learn-from", "translation-tatoeba", "--suggest", "prior"], "of the family of those that are searched"),
+    ],
+)
+def test_an_earlier_search_that_tells_nothing_is_one_line(
+    flags: list[str], rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(ReplaySettings, ["nanogpt-shakespeare-half", "--budget", "60s", *flags]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and "--learn-from" in error and rule in error and error.count("\n") == 1
+
+
 def test_a_table_that_cannot_be_looked_for_is_one_line(capsys):
     assert main(ReplaySettings, ["x" * 300, "--budget", "5%"]) == 2
     assert "cannot be read (File name too long); name a .jsonl table" in capsys.readouterr().err
