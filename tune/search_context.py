@@ -40,6 +40,7 @@ from tune.recipe import (
 )
 from tune.reports import Metric
 from tune.search.earlier import (
+    ALIKE,
     Conditions,
     EarlierStudy,
     WarmStart,
@@ -343,7 +344,8 @@ def make_conditions(devices: Devices, recipe: Recipe, data: Data) -> Conditions:
     """Return the conditions under which this search's figures of a family hold."""
     return Conditions(
         kind=devices.kind, processor=devices.processor, share=devices.share,
-        text=(data.sha256, data.vocabulary), context=recipe.context, compute=recipe.weights * recipe.tokens,
+        text=(data.sha256, data.vocabulary), recipe={name: getattr(recipe, name) for name in ALIKE},
+        compute=recipe.weights * recipe.tokens,
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """What a new study learns from earlier ones (--learn-from): read from their journals when it begins, and kept in its
 own.
 
-Only what holds here too is taken: seconds of the same processor, losses on the same text. Mere suggestions, a size and
-configurations to begin with, are taken from any text: the search judges them by its own losses.
+Only what holds here too is taken: seconds of the same processor, losses by the same recipe on the same text. Mere
+suggestions, a size and configurations to begin with, are taken from any text: the search judges them by its own losses.
 """
 
 import json
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from tune.errors import UserError
+from tune.recipe import SETTABLE
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.forecast import MOST_TRIALS, Progress
 from tune.search.resume import DAMAGED, LONGEST_REASON
@@ -25,6 +26,9 @@ from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision
 from tune.store.journal import FACTS_QUERY, SLOT_SHARE_SQL, Fact, as_mapping, connect, facts_in
 from tune.store.queries import ranking
 
+ALIKE = tuple(name for name in SETTABLE if name != "warm_up_steps")
+"""What must be the same in two recipes for losses of one to tell of the other: all but the warm-up, as losses count
+from its end on."""
 BEST = 2
 """Number of configurations of each earlier study that are tried first."""
 MOST_SIZE_RATIO = 2.0
@@ -61,14 +65,14 @@ prediction includes the corrections before it."""
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     """The conditions under which a family's figures hold: kind of device, processor and how much of it a slot is (""
-    and 0: not one and the same), text (its sha256 and vocabulary), context; and the compute of its share of the cap, in
-    weights times tokens (0: not known)."""
+    and 0: not one and the same), text (its sha256 and vocabulary), what the recipe has of ALIKE; and the compute of its
+    share of the cap, in weights times tokens (0: not known)."""
 
     kind: str
     processor: str
     share: float
     text: tuple[Fact, Fact]
-    context: Fact
+    recipe: Mapping[str, Fact]
     compute: float
 
 
@@ -189,7 +193,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
             kind=str(as_mapping(facts["devices"])["kind"]),
             processor=str(processors.pop()) if len(processors) == 1 else "",
             share=shares.pop() if len(shares) == 1 else 0.0,
-            text=(text.get("sha256"), text.get("vocabulary")), context=recipe["context"],
+            text=(text.get("sha256"), text.get("vocabulary")), recipe={name: recipe.get(name) for name in ALIKE},
             compute=number(recipe["weights"]) * number(recipe["tokens"]) * used,
         ),
         trials=trials_of(journal.execute(TRIALS, (family,)), number(recipe["warm_up_steps"])),
@@ -243,7 +247,9 @@ def learn_from_studies(
     native, whole = space.dimensions.get("precision", ("fp32",)), space.unrestricted
     alike = {each.folder: [tried for tried in each.trials if whole.contains(tried.config)] for each in studies}
     trained = [tried for each in priced for tried in alike[each.folder] if precision_of(tried.config) in native]
-    judged = [tried.observed for each in studies if _same_text(each.ground, conditions) for tried in alike[each.folder]]
+    judged = [
+        tried.observed for each in studies if _same_losses(each.ground, conditions) for tried in alike[each.folder]
+    ]
     close = [each for each in studies if 1 / MOST_SIZE_RATIO <= each.times(conditions.compute) <= MOST_SIZE_RATIO]
     ranked = [[config for config in each.best if space.contains(config)] for each in close]
     best = [config for place in range(BEST) for each in ranked for config in each[place : place + 1]]
@@ -274,10 +280,10 @@ def describe_reuse(family: str, study: EarlierStudy, conditions: Conditions) -> 
         counts.append("speeds and prices")
     else:
         not_so.append("speeds and prices (of another processor)")
-    if _same_text(ground, conditions):
+    if _same_losses(ground, conditions):
         counts.append("losses")
     else:
-        not_so.append(f"losses (of another {'context' if ground.text == conditions.text else 'text'})")
+        not_so.append(f"losses (of another {'recipe' if ground.text == conditions.text else 'text'})")
     taken = f"its {', '.join(counts)} count" if counts else "nothing counts"
     left = f", not its {', nor its '.join(not_so)}" if not_so else ""
     return f"{family}: learns from {len(study.trials)} trials of {study.folder}: {taken}{left}"
@@ -291,8 +297,8 @@ def _same_processor(one: Conditions, other: Conditions) -> bool:
     return (one.kind, one.processor, one.share) == (other.kind, other.processor, other.share)
 
 
-def _same_text(one: Conditions, other: Conditions) -> bool:
-    return (one.text, one.context) == (other.text, other.context)
+def _same_losses(one: Conditions, other: Conditions) -> bool:
+    return (one.text, one.recipe) == (other.text, other.recipe)
 
 
 def _config(fact: Fact) -> Config:

@@ -233,13 +233,16 @@ def test_seconds_count_of_as_large_a_part_of_a_device_and_no_slow_start_keeps_a_
     assert small.start_up < 7 and small.overhead < 7
 
 
-@pytest.mark.parametrize(("change", "said"), [("text", "another text"), ("context", "another context")])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({}, "another text"), ({"context": 32}, "another recipe"), ({"dropout_after": 0.0}, "another recipe")],
+)
 def test_no_loss_of_another_text_counts(
-    asked: Settings, old: Path, new: SearchContext, tmp_path: Path, change: str, said: str
+    asked: Settings, old: Path, new: SearchContext, tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
-    """Nor of another context. Seconds do, and what won is tried."""
+    """Nor by another recipe. Seconds do, and what won is tried."""
     (tmp_path / "text.txt").write_text("whether 'tis nobler in the mind to suffer. " * 5000)
-    other = {"text_corpus": tmp_path / "text.txt"} if change == "text" else {"set": {"context": 32}}
+    other = {"text_corpus": tmp_path / "text.txt"} if not change else {"set": {"context": 64, **change}}
     context = make_search_context(replace(asked, learn_from=(old,), **other), CORE)
     learned = context.learned["nanogpt"]
     assert learned.trials == () and begun(context).families["nanogpt"].policy.outlook(1e5, 1e3) is None
