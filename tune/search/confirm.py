@@ -80,11 +80,7 @@ class HalvingWithConfirmation(SuccessiveHalving):
         """Return the next of these trainings; None where it cannot be paid for, or no other trial waits to compare
         with."""
         number, each = len(self._begun), self.ladder.confirm
-        other = (
-            self._begun[1]
-            if number > 1
-            else next((trial for trial in self.standings.waiting() if trial != leader), None)
-        )
+        other = next(iter(self._begun[1:] or (trial for trial in self.standings.waiting() if trial != leader)), None)
         least = self.ladder.overhead + self.ladder.first if self._times else 0.0  # for a second comparison
         if other is None or min(left.seconds, left.wall) < each or each < least:
             return None

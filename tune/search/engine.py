@@ -347,9 +347,7 @@ class Engine:
             if isinstance(move, Finish):
                 return self._finish(name, move)
             if isinstance(move, Promote):
-                return self._open_lease(
-                    str(move.trial), move.rung, price(move.trial, move.rung), "promote", move.reason
-                )
+                return self._open_lease(move.trial, move.rung, price(move.trial, move.rung), "promote", move.reason)
             if isinstance(move, Confirm):
                 record = self.families[name].confirming_record(move, self.trials[move.of], self.trials[move.other])
                 return self._open_lease(self._insert_trial(record), None, move.seconds, CONFIRM, move.reason)
@@ -409,7 +407,7 @@ class Engine:
         if lease is None:
             return None
         run = self.state.open_lease(lease)
-        run.there, run.silent = self.slots.there(), family.never_reported
+        run.there, run.silent = self.slots.there(), family.first_lease > 0 and not family.gap
         cut = "cap" if family.whole and lease["reserved"] < wanted * self.accounting.ledger.share else None
         run.cut_by = "deadline" if wall <= wanted else cut
         self._settle(trial, "running", None)

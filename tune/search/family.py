@@ -260,11 +260,8 @@ class Family:
     def least_seconds(self, trial: str | None, record: TrialRecord | None) -> float:
         """Return the seconds of a slot in which a trial comes to a report; a shorter lease would be lost. 0: it reports
         steadily."""
-        return (
-            self.cost_model.segment(trial, LEASE_RESERVE_FACTOR * record.gap)
-            if record is not None and record.gap
-            else 0.0
-        )
+        gap = record.gap if record else 0.0
+        return self.cost_model.segment(trial, LEASE_RESERVE_FACTOR * gap) if gap else 0.0
 
     def seconds_to_reserve(self, record: TrialRecord, price: float, most: float) -> float:
         """Return the seconds to reserve for a segment of this price; where its loop never reported, at least what a
@@ -272,11 +269,6 @@ class Family:
         seconds = with_margin(max(price, self.gap), self.margin) + LEASE_RESERVE_FACTOR * self.gap
         first = SLOWER * self.gap or self.first_lease
         return max(seconds, min(first, most / 2)) if record.step_seconds is None else seconds
-
-    @property
-    def never_reported(self) -> bool:
-        """Whether its loop never reported, so that a lease holds more than it will take."""
-        return self.first_lease > 0 and not self.gap
 
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
         """Return how many of so many seconds a last segment gets, so that its trial, should it win, can decode."""

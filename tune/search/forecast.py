@@ -417,13 +417,11 @@ class Standings:
                     ends[trial] = self._point(trial)[0], after[0]
             chosen, names = begun, list[str]()
             while ends and len(names) < count:
-                best = chosen
-                names.append(
-                    max(
-                        ends,
-                        key=lambda trial: expected_hypervolume_gain(ends[trial][0], (ends[trial][1], 0.0), best, bound),
-                    )
-                )
+                adds = {
+                    trial: expected_hypervolume_gain(size, (loss, 0.0), chosen, bound)
+                    for trial, (size, loss) in ends.items()
+                }
+                names.append(max(adds, key=adds.__getitem__))
                 chosen = front([*chosen, ends.pop(names[-1])], bound)
             if len(names) < count or (area := hypervolume(chosen, bound)) <= largest:
                 return found

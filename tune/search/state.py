@@ -55,14 +55,11 @@ class AgreedTerms:
             raise ValueError(f"a cap of {terms}")
         processor = terms.get("processor")
         return cls(
-            at=known["at"], seconds=known["seconds"], deadline=known.get("deadline"),
-            stop_below_gain=known.get("stop_below_gain"),
-            processor=None if processor is None else str(processor),
+            at=known.pop("at"), **known, processor=None if processor is None else str(processor),
             families={
                 name: (number(as_mapping(each)["seconds"]), ladder_of(as_mapping(each)))
                 for name, each in as_mapping(terms.get("families")).items()
             },
-            decision=known.get("decision", 0), report=known.get("report", 0),
         )  # fmt: skip
 
     def asks_for_less(self, before: "AgreedTerms | None") -> bool:
@@ -174,11 +171,8 @@ class State:
             family.policy.on_life_known(family.life_steps * report.step_seconds, report.gap)
         family.step_seconds = family.step_seconds or report.step_seconds
         if report.step_seconds:
-            whole = (
-                sum(each.seconds for each in (report.whole, report.test) if each)
-                if assignment.rung is not None
-                else 0.0
-            )
+            splits = () if assignment.rung is None else (report.whole, report.test)
+            whole = sum(each.seconds for each in splits if each)
             slowdown = report.step_seconds / (record.step_seconds or 1.0)
             family.cost_model.learn(run, slowdown=slowdown, aside=whole + run.charged.get("lost", 0.0))
         seconds = report.steps * (record.step_seconds or 0.0)

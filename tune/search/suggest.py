@@ -191,11 +191,8 @@ class Suggester:
         order, as nothing is known of it."""
         if isinstance(self._space, OwnSpace):
             return (self._space.sample(rng) for _ in range(FAVOURED))
-        drawn = (
-            self._whole
-            if self._space.count <= MOST_CONFIGS
-            else self._with_promise(map(self._space.sample, [rng] * DRAWS))
-        )
+        small = self._space.count <= MOST_CONFIGS
+        drawn = self._whole if small else self._with_promise(map(self._space.sample, [rng] * DRAWS))
         return (config for _, config in sorted(drawn, key=lambda each: (each[0], rng.random()), reverse=True))
 
     @cached_property
