@@ -123,12 +123,10 @@ class BudgetScheduler(FIFOScheduler):
             if "refused" in result:
                 raise OSError(*result["refused"])
             engine, name = self._bridge.engine, study_trial_name(trial)
-            has_report = "report" in result
-            afterwards = (
-                engine.on_report(name, from_row(json.loads(result["report"])))
-                if has_report
-                else engine.on_out_of_memory(name)
-            )
+            if "report" in result:
+                afterwards = engine.on_report(name, from_row(json.loads(result["report"])))
+            else:
+                afterwards = engine.on_out_of_memory(name)
         if afterwards == "goes on":
             return TrialScheduler.CONTINUE
         process = self.controller._trial_to_actor[trial]
