@@ -277,7 +277,7 @@ def work(folder: Path, driver: Driver, fault: str | None, line: Connection) -> N
     if fault is not None:
         trial.train = HANGS[fault]  # type: ignore[assignment]
         if fault == "sleeps":  # without the system's alarm, which may come first on a busy machine
-            leased.end_within = lambda seconds: None  # type: ignore[assignment]
+            leased.set_exit_timer = lambda seconds: None  # type: ignore[assignment]
         worker.reset_config(lease(1.0))
     worker.step()
     line.send("idle")
