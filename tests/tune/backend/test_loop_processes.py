@@ -81,8 +81,7 @@ def marked(lives: Callable[[], bool]) -> list[psutil.Process]:
 def work(folder: Path, source: str) -> None:
     """As a worker whose loop hangs."""
     worker = Worker(folder, pytest.MonkeyPatch())
-    worker.trial.setup(worker.lease_of(), worker.place, worker.loop(source))
-    worker.ends()
+    worker.begins(source)
 
 
 @pytest.mark.parametrize("how", ["with a child", "with a child in a session of its own", "after a signal to its group"])
@@ -124,9 +123,8 @@ def test_a_loop_whose_process_dies_ends_its_worker_which_the_engine_knows_as_a_d
         raise SystemExit
 
     monkeypatch.setattr(loop_trial.os, "_exit", end)
-    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(f"def train(config):\n    {how}\n"))
     with pytest.raises(SystemExit):
-        worker.ends()
+        worker.begins(f"def train(config):\n    {how}\n", steps=5)
     assert ended == [1] and worker.output.endswith("its process ended by SIGKILL\n")
 
 
@@ -142,17 +140,13 @@ def test_how_a_loops_process_ended_by_itself_is_in_what_its_trial_printed(
 ) -> None:
     monkeypatch.setattr(loop_trial.os, "_exit", sys.exit)
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    worker.trial.setup(
-        worker.lease_of(steps=5), worker.place, worker.loop(f"def train(config):\n    print('mine')\n    {how}\n")
-    )
     with pytest.raises(SystemExit):
-        worker.ends()
+        worker.begins(f"def train(config):\n    print('mine')\n    {how}\n", steps=5)
     assert worker.output.splitlines() == ["mine", f"its process ended {said}"]
 
 
 def test_a_loop_that_dies_after_its_last_report_ended_as_any_and_the_next_lease_has_its_own(worker: Worker) -> None:
-    worker.trial.setup(worker.lease_of(steps=30), worker.place, worker.loop(COUNTS + "    os._exit(0)\n"))
-    first = worker.ends()
+    first = worker.begins(COUNTS + "    os._exit(0)\n", steps=30)
     assert (first.ended, first.steps) == ("rung", 30) and first.checkpoint
     assert worker.goes_on(steps=50).steps == 50
 
@@ -168,8 +162,7 @@ def train(config):
 
 
 def test_a_loop_that_trains_in_a_thread_ends_with_that_as_it_does_alone(worker: Worker) -> None:
-    worker.trial.setup(worker.lease_of(steps=10), worker.place, worker.loop(IN_A_THREAD))
-    first = worker.ends()
+    first = worker.begins(IN_A_THREAD, steps=10)
     assert (first.ended, first.steps) == ("rung", 10)
     worker.loop(IN_A_THREAD.replace("not ration.done()", "step < 20 and not ration.done()"))
     worker.trial.cleanup()
@@ -180,9 +173,7 @@ def test_a_loop_that_trains_in_a_thread_ends_with_that_as_it_does_alone(worker: 
 @pytest.mark.parametrize("ends", ["sys.exit(0)", "sys.exit('done')", "return", "raise ValueError"])
 def test_a_child_that_the_loop_forks_says_nothing_of_how_the_loop_ends(worker: Worker, ends: str) -> None:
     forks = "def main(config):\n    if (pid := os.fork()) == 0:\n        {}\n    os.waitpid(pid, 0)\n"
-    loop = worker.loop(COUNTS + forks.format(ends) + "    train(config)\n", "main")
-    worker.trial.setup(worker.lease_of(steps=30), worker.place, loop)
-    first = worker.ends()
+    first = worker.begins(COUNTS + forks.format(ends) + "    train(config)\n", "main", steps=30)
     assert (first.ended, first.steps) == ("rung", 30)
     assert worker.goes_on("t002", steps=10).steps == 10
 
@@ -206,8 +197,7 @@ def train(config):
 
 
 def test_what_a_child_of_one_trials_reports_on_the_next_ones_lease_is_not_that_ones(worker: Worker) -> None:
-    worker.trial.setup(worker.lease_of(steps=10), worker.place, worker.loop(LEFT))
-    assert worker.ends().ended == "returned"
+    assert worker.begins(LEFT, steps=10).ended == "returned"
     report = worker.goes_on("t002", steps=10)
     assert report.valid and (report.ended, report.steps, report.valid.loss) == ("returned", 1, 5.0)
 
@@ -223,8 +213,7 @@ def test_a_process_in_which_a_thread_of_the_loops_is_left_serves_no_other_trial(
     """One of a pool that waits for work hinders nothing."""
     source = "import concurrent.futures, threading\nPOOL = concurrent.futures.ThreadPoolExecutor()\n"
     source += COUNTS.replace("    step = 0\n", f"    print(os.getpid())\n    step = 0\n    {THREADS[whose]}\n", 1)
-    worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(source))
-    assert worker.ends().steps == 3 and worker.goes_on("t002", steps=3).steps == 3
+    assert worker.begins(source, steps=3).steps == 3 and worker.goes_on("t002", steps=3).steps == 3
     first, then = (int((worker.folder / output_of(trial)).read_text()) for trial in ("t001", "t002"))
     assert (first != then) == (whose == "its own")
 
@@ -263,16 +252,14 @@ def test_what_a_librarys_thread_of_one_trial_reports_on_the_next_ones_lease_is_n
     (worker.folder / "site-packages").mkdir()
     (worker.folder / "site-packages" / "trainlib.py").write_text("import threading\n" + FIT)
     source = LIBRARY.replace("SITE", repr(str(worker.folder / "site-packages")))
-    worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(source))
-    assert worker.ends().steps == 3
+    assert worker.begins(source, steps=3).steps == 3
     report = worker.goes_on("t002", steps=1000)
     assert report.valid and report.valid.loss == 5.0
 
 
 def test_a_process_that_died_between_two_leases_is_no_fault_of_the_next_trial(worker: Worker) -> None:
     dies = "pid = os.getpid()\n" + COUNTS + "    open('pid', 'w').write(str(pid))\n"
-    worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(dies))
-    assert worker.ends().ended == "rung"
+    assert worker.begins(dies, steps=3).ended == "rung"
     pid = int((worker.code / "pid").read_text())
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

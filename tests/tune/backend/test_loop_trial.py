@@ -21,8 +21,7 @@ from tune.settings import Settings
 def test_it_goes_on_where_it_was_in_the_same_process_and_nothing_of_our_models_is_there(worker: Worker) -> None:
     (worker.code / "model.py").write_text("GPT = 'theirs'\n")
     source = "from model import GPT\nprint(GPT, os.getpid(), 'model.config' in sys.modules, 'ray' in sys.modules)\n"
-    worker.trial.setup(worker.lease_of(steps=30), worker.place, worker.loop(source + COUNTS))
-    first = worker.ends()
+    first = worker.begins(source + COUNTS, steps=30)
     assert first.ended == "rung" and first.steps == 30 and first.valid and first.valid.loss == 1 / 30
     assert first.numbers == {"loss": 1 / 30, "other": 30.0} and not first.lost
     assert worker.goes_on(steps=50).steps == 50
@@ -34,8 +33,7 @@ def test_a_script_runs_as_itself_in_its_folder_for_each_lease(worker: Worker) ->
     (worker.code / "beside.py").write_text("GAIN = 1\n")
     source = "import beside\nprint(os.getcwd(), sys.argv[0], ration.config(width=1, rate=2))\n"
     source += COUNTS.replace("def train(config):", "if __name__ == '__main__':")
-    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(source, None))
-    assert worker.ends().steps == 5
+    assert worker.begins(source, None, steps=5).steps == 5
     assert worker.goes_on(steps=9).steps == 9
     assert worker.output.count(f"{worker.code} {worker.code / 'mine.py'} {{'width': 4, 'rate': 2}}") == 2
 
@@ -47,16 +45,14 @@ def test_a_script_that_is_a_link_finds_what_lies_beside_its_file_and_runs_in_the
     (there / "beside.py").touch()
     (worker.code / "mine.py").rename(there / "train.py")
     (worker.code / "mine.py").symlink_to(there / "train.py")
-    worker.trial.setup(worker.lease_of(), worker.place, loop)
-    assert worker.ends().ended == "returned" and worker.output.split() == [str(worker.code)]
+    assert worker.begins(loop).ended == "returned" and worker.output.split() == [str(worker.code)]
 
 
 def test_what_a_script_saves_after_its_end_may_be_of_its_own_classes(worker: Worker) -> None:
     """As where `torch.save` pickles a whole model."""
     source = "import pickle\nclass Net: ...\nnet = Net()\n"
     source += "ration.report(loss=1.0, save=lambda folder: (folder / 'net').write_bytes(pickle.dumps(net)))\n"
-    worker.trial.setup(worker.lease_of(), worker.place, worker.loop(source, None))
-    report = worker.ends()
+    report = worker.begins(source, None)
     assert report.ended == "returned" and report.checkpoint and not report.lost
 
 
@@ -68,8 +64,7 @@ def test_modules_beside_a_script_are_executed_anew_with_it_and_installed_ones_on
     source = f"sys.path.append({str(installed)!r})\nimport beside, other\nfrom package import part\n"
     source += "for each in (beside, part, other):\n    each.called += 1\n    print(each.called)\n"
     source += COUNTS.replace("def train(config):", "if __name__ == '__main__':")
-    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(source, None))
-    assert worker.ends().steps == 5
+    assert worker.begins(source, None, steps=5).steps == 5
     assert worker.goes_on("t002", steps=9).steps == 9
     assert [(worker.folder / output_of(trial)).read_text() for trial in ("t001", "t002")] == ["1\n1\n1\n", "1\n1\n2\n"]
 
@@ -80,16 +75,14 @@ def test_a_package_that_is_called_as_one_of_ours_is_executed_anew_as_a_whole(wor
     (worker.code / "model" / "net.py").write_text("class Net: ...\n")
     source = "import model, model.net\nassert model.Net is model.net.Net\n"
     source += COUNTS.replace("def train(config):", "if __name__ == '__main__':")
-    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(source, None))
-    assert worker.ends().steps == 5
+    assert worker.begins(source, None, steps=5).steps == 5
     assert worker.goes_on("t002", steps=9).steps == 9
 
 
 def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker) -> None:
     source = COUNTS.replace("        time.sleep(0.01)\n", "        time.sleep(0.01 if step <= 30 else 10_000)\n")
     source = source.replace("1 / step", "1 / min(step, 20)")  # a new best would be saved
-    worker.trial.setup(worker.lease_of(steps=20), worker.place, worker.loop(source))
-    assert worker.ends().steps == 20
+    assert worker.begins(source, steps=20).steps == 20
     report = worker.goes_on(seconds=3.0, steps=100)
     assert report.ended == "lease" and report.checkpoint and report.checkpoint.endswith("20")
     assert report.steps - report.lost == 20 <= report.steps <= 30
@@ -98,8 +91,7 @@ def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker
 def test_what_a_checkpoint_takes_is_known_to_the_next_trial_of_a_process(worker: Worker) -> None:
     """By it a loop that is ended by force has saved what is cheap."""
     source = COUNTS.replace("    step = 0\n", "    step = 0\n    print(ration.current_lease().save_seconds)\n")
-    worker.trial.setup(worker.lease_of(steps=20), worker.place, worker.loop(source))
-    assert worker.ends().seconds["checkpoint"] > 0
+    assert worker.begins(source, steps=20).seconds["checkpoint"] > 0
     assert worker.goes_on("t002", steps=10).steps == 10
     first, then = (float((worker.folder / output_of(trial)).read_text()) for trial in ("t001", "t002"))
     assert first == FIRST_SAVE_SECONDS != then > 0
@@ -117,9 +109,8 @@ FAILS = {
 
 @pytest.mark.parametrize("line", FAILS)
 def test_an_error_is_told_in_one_line_that_names_the_place(worker: Worker, line: str) -> None:
-    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(f"def train(config):\n    {line}\n"))
     with pytest.raises(LoopFailed) as failed:
-        worker.ends()
+        worker.begins(f"def train(config):\n    {line}\n", steps=5)
     function, said = in_one_line(f"Traceback:\n{failed.value}") or (None, "")
     assert re.search(FAILS[line], f"its {function} raised {said}")
     assert "Traceback" in worker.output
@@ -135,15 +126,13 @@ def test_an_error_that_is_cut_short_says_so(tmp_path: Path, words: int, end: str
 def test_a_loop_that_changes_its_folder_begins_the_next_lease_in_its_own(worker: Worker) -> None:
     (worker.code / "data").mkdir()
     moves = COUNTS.replace("    step = 0", "    os.chdir('data')\n    step = 0")
-    worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(moves))
-    assert worker.ends().steps == 3 and worker.goes_on(steps=6).steps == 6
+    assert worker.begins(moves, steps=3).steps == 3 and worker.goes_on(steps=6).steps == 6
 
 
 def test_an_error_is_told_where_nothing_can_be_printed(worker: Worker) -> None:
     full = "def train(config):\n    sys.stderr = open('/dev/full', 'w', buffering=1)\n    raise ValueError\n"
-    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(full))
     with pytest.raises(LoopFailed, match="ValueError"):
-        worker.ends()
+        worker.begins(full, steps=5)
 
 
 def test_a_disk_that_takes_no_output_is_told_as_such_and_fails_no_trial(worker: Worker) -> None:
@@ -218,8 +207,7 @@ def train(config):
 
 
 def test_a_function_of_ray_tunes_runs_unchanged(worker: Worker) -> None:
-    worker.trial.setup(worker.lease_of(steps=30), worker.place, worker.loop(RAY))
-    first = worker.ends()
+    first = worker.begins(RAY, steps=30)
     assert first.ended == "rung" and first.steps == 30 and first.numbers == {"loss": 1 / 30}
     assert worker.goes_on(steps=50).steps == 50
     last = worker.goes_on(rung=None, steps=None)
@@ -241,8 +229,7 @@ def test_a_function_of_this_session_goes_along_with_what_it_holds(worker: Worker
             ration.report(loss=scale / step + config["width"], step=step)
 
     loop = Loop(folder=worker.code, pickled=ray.cloudpickle.dumps(train), metric=LOSS)
-    worker.trial.setup(worker.lease_of(steps=6), worker.place, loop)
-    report = worker.ends()
+    report = worker.begins(loop, steps=6)
     assert report.valid and report.valid.loss == 4.5 and report.lost == 6 and report.checkpoint is None
     assert os.getpid() != (worker.trial._process.pid if worker.trial._process else 0)
 
@@ -264,6 +251,5 @@ def test_a_function_of_a_package_finds_the_modules_of_its_package(
     loop = loop_of(Settings(budget="1h", train=train, space={"width": [4, 8]}, metric="loss"))
     for name in [name for name in sys.modules if name.partition(".")[0] == "of_mine"]:
         del sys.modules[name]
-    worker.trial.setup(worker.lease_of(), worker.place, loop)
-    report = worker.ends()
+    report = worker.begins(loop)
     assert report.valid and report.valid.loss == 0.5

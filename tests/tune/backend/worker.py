@@ -57,6 +57,12 @@ class Worker:
         self.lease += 1
         return told(None, trial=trial, family="loop", config={"width": 4}, lease=self.lease, seconds=seconds, **goal)
 
+    def begins(self, loop: str | Loop, function: str | None = "train", **lease: Any) -> Report:
+        """With its first lease, of a loop or its source; the last report of that."""
+        loop = self.loop(loop, function) if isinstance(loop, str) else loop
+        self.trial.setup(self.lease_of(**lease), self.place, loop)
+        return self.ends()
+
     def goes_on(self, *lease: str, **more: Any) -> Report:
         """With its next lease; the last report of that."""
         self.trial.reset_config(self.lease_of(*lease, **more))
