@@ -184,12 +184,6 @@ class Attention(nn.Module):
         return self.drop(scores.softmax(-1)) @ v
 
 
-def heads_apart(x: Tensor, heads: int) -> Tensor:
-    """x (B, T, H K) -> (B, H, T, K)"""
-    batch, length, width = x.shape
-    return x.view(batch, length, heads, width // heads).transpose(1, 2)
-
-
 def heads_together(x: Tensor) -> Tensor:
     """x (B, H, T, K) -> (B, T, H K)"""
     return x.transpose(1, 2).flatten(2)

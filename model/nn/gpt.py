@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from model.nn.attention import Attention, Dropout, Residual, causal_bias, heads_apart, heads_together, norm
+from model.nn.attention import Attention, Dropout, Residual, causal_bias, heads_together, norm
 from model.nn.blocks import EarlierTokens, SelfBlock, TransformerConfig, initialize_blocks, scaled_rotary_tables
 from model.nn.mup import EMBEDDING_STD, Scaling
 from model.nn.precision import Embedding, Linear
@@ -85,7 +85,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, causal: Tensor) -> Tensor:
         """x (B, T, D), causal (T, T) -> (B, T, D)"""
-        q, k, v = (heads_apart(part, self.heads) for part in self.c_attn(x).chunk(3, -1))
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.c_attn(x).chunk(3, -1))
         return self.c_proj(heads_together(self.attend(q, k, v, causal, causal=True)))
 
 

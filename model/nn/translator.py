@@ -91,10 +91,7 @@ class Translator(nn.Module):
         are relative, so that it does not matter where in the row a sentence begins.
         """
         dtype = self.embedding.compute_dtype
-        within, across = (
-            same_sentence_bias(source_of, source_of).to(dtype),
-            same_sentence_bias(target_of, source_of).to(dtype),
-        )
+        within, across = (same_sentence_bias(of, source_of).to(dtype) for of in (source_of, target_of))
         own = same_sentence_bias(target_of, target_of, self._causal(target_in.shape[1])).to(dtype)
         return self._write(target_in, own, self._read(source, within, across), None)
 

@@ -60,7 +60,7 @@ class Lease:
         self.ends = self.mark + seconds
         self.phase = PHASES[0]
         self.used = dict.fromkeys(PHASES, 0.0)
-        self.earlier: dict[str, float] = {}  # longest durations on earlier leases
+        self.earlier: dict[str, float] = {}  # longest durations on earlier leases, as `measured` returned them
         self.hints: Mapping[str, float] = {}  # the same, capped where need be, until this one has its own
         self.longest: dict[str, float] = {}
 
@@ -89,10 +89,6 @@ class Lease:
     def measured(self) -> dict[str, float]:
         """Return the hints for the next lease."""
         return self.earlier | self.longest
-
-    def take_over(self, measured: dict[str, float]) -> None:
-        """Take what `measured` returned on an earlier lease as hints."""
-        self.earlier = self.hints = measured
 
     def cap_hints(self, evaluation_tokens: int) -> None:
         """Believe no hint that keeps more than HINT_SHARE of this lease."""

@@ -132,7 +132,7 @@ class _Training:
         self.learner.restore(saved)
         self.pace = Pace(**saved.state["pace"])
         self.recent = RecentSteps(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
-        self.lease.take_over(saved.state["measured"])
+        self.lease.earlier = self.lease.hints = saved.state["measured"]
         if self.segment.final:
             self.decay = Decay(self.config.decay_share, **saved.state["decay"])
 
