@@ -105,21 +105,20 @@ class TaskMailbox:
 
 @dataclass(frozen=True)
 class RemoteMailbox:
-    """A rank's access to the mailbox, which is an actor of Ray's."""
+    """Access to the mailbox, which is an actor of Ray's."""
 
-    mailbox: Any
+    actor: Any
 
     def task(self) -> Task | None:
-        return ray.get(self.mailbox.task.remote())
+        return ray.get(self.actor.task.remote())
 
     def post(self, message: Message | None) -> None:
-        ray.get(self.mailbox.post.remote(message))
+        ray.get(self.actor.post.remote(message))
 
 
-def start_mailbox() -> tuple[Any, RemoteMailbox]:
-    """Return a mailbox as an actor, and the access to it."""
-    actor = ray.remote(num_cpus=0)(TaskMailbox).remote()
-    return actor, RemoteMailbox(actor)
+def start_mailbox() -> RemoteMailbox:
+    """Return the access to a new mailbox."""
+    return RemoteMailbox(ray.remote(num_cpus=0)(TaskMailbox).remote())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +211,6 @@ class WorkerGroup:
 
     count: int
     setup: RankSetup
-    mailbox: Any
     gpus: float
     hold: Hold
     start_up_seconds: float = 0.0
@@ -253,12 +251,12 @@ class WorkerGroup:
 
     def _put_task(self, task: Task) -> None:
         try:
-            ray.get(self.mailbox.put_task.remote(task), timeout=self._patience)
+            ray.get(self.setup.mailbox.actor.put_task.remote(task), timeout=self._patience)
         except ray.exceptions.GetTimeoutError:
             raise LeaseOver from None
 
     def _next_message(self) -> Message | None:
-        waiting = self.mailbox.next_message.remote()
+        waiting = self.setup.mailbox.actor.next_message.remote()
         while not ray.wait([waiting], timeout=min(PATIENCE_SECONDS, self._patience))[0]:
             if not self._thread.is_alive():
                 why = death_reason(self._error[0]) if self._error else "no reason"

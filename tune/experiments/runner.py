@@ -200,14 +200,13 @@ class PointRunner:
     def _group(self, devices: int, hold: Hold) -> Iterator[WorkerGroup]:
         """Yield the group of processes of a hold. They are gone before the hold ends: dismissed or dead, or else ended
         with their Ray."""
-        actor, mailbox = start_mailbox()
         assert self.experiment.work is not None
         folder = self.folder / "checkpoints"
         setup = RankSetup(
-            work=self.experiment.work, mailbox=mailbox, config=self.context.config, data=self._shared_data,
+            work=self.experiment.work, mailbox=start_mailbox(), config=self.context.config, data=self._shared_data,
             folder=folder, families=pickle_families_by_value(), ends=hold.moment,
         )  # fmt: skip
-        group = WorkerGroup(devices, setup, actor, self.context.devices.gpus, hold)
+        group = WorkerGroup(devices, setup, self.context.devices.gpus, hold)
         try:
             yield group
             group.shut_down()

@@ -192,9 +192,9 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     monkeypatch.setattr(distributed, "SHUTDOWN_SECONDS", 0.2)
     accounting = Accounting(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
     actor = SimpleNamespace(put_task=SimpleNamespace(remote=lambda task: None))
-    setup: Any = None  # they are the processes'
+    setup: Any = SimpleNamespace(mailbox=SimpleNamespace(actor=actor))
     with pytest.raises(LeaseOver), Hold(accounting, "t001", "scaling", devices=1, seconds=0.4) as hold:
-        WorkerGroup(1, setup, actor, 0, hold).shut_down()
+        WorkerGroup(1, setup, 0, hold).shut_down()
     hung.set()
     journal.close()
 
@@ -213,7 +213,7 @@ def test_why_processes_died_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(distributed, "Trainer", lambda *_, **__: SimpleNamespace(fit=fit))
     monkeypatch.setattr(distributed, "ray", SimpleNamespace(wait=lambda *_, **__: ([], [])))
     actor = SimpleNamespace(next_message=SimpleNamespace(remote=lambda: None))
-    setup: Any = None
+    setup: Any = SimpleNamespace(mailbox=SimpleNamespace(actor=actor))
     hold: Any = SimpleNamespace(seconds_left=PATIENCE_SECONDS)
     with pytest.raises(RuntimeError, match=rf"^the 2 processes died: {why}[^\n]*$"):
-        WorkerGroup(2, setup, actor, 0, hold).wait_until_ready()
+        WorkerGroup(2, setup, 0, hold).wait_until_ready()

@@ -159,8 +159,8 @@ def bench_of(
     clock: Callable[[], float] = lambda: 0.0,
 ) -> PointRunner:  # fmt: skip
     """A bench of these points, whose groups are such ones."""
-    patch.setattr(runner, "WorkerGroup", lambda devices, setup, actor, gpus, hold: Group(hold, late, answer))
-    patch.setattr(runner, "start_mailbox", lambda: (None, None))
+    patch.setattr(runner, "WorkerGroup", lambda devices, setup, gpus, hold: Group(hold, late, answer))
+    patch.setattr(runner, "start_mailbox", lambda: None)
     patch.setattr(runner.ray, "put", lambda data: data)
     devices = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
     config: Any = Config(family="nanogpt")

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ class ThisProcess:
 
     start_up_seconds = 0.1
 
-    def __init__(self, devices: int, setup: RankSetup, actor: Any, gpus: float, hold: Hold) -> None:
+    def __init__(self, devices: int, setup: RankSetup, gpus: float, hold: Hold) -> None:
         self.setup, self.hold = setup, hold
 
     def wait_until_ready(self) -> None:
@@ -45,7 +44,7 @@ class ThisProcess:
 
 def without_ray(patch: pytest.MonkeyPatch, group: Callable[..., ThisProcess]) -> None:
     """Let experiments run with such a group, and no Ray."""
-    patch.setattr(runner, "start_mailbox", lambda: (None, None))
+    patch.setattr(runner, "start_mailbox", lambda: None)
     patch.setattr(runner, "ray", SimpleNamespace(put=lambda data: data, shutdown=lambda: None))
     patch.setattr(runner, "WorkerGroup", group)
     patch.setattr(runner, "local_ray", lambda *_: nullcontext())
