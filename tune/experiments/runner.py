@@ -77,6 +77,7 @@ LATE_SECONDS = 60.0
 start late."""
 MOST_TIMES = 2.0
 """Largest multiple of its worth that a point gets, where points before it left seconds over."""
+OVERDUE = "its processes were still at work when their lease ended: give a larger --budget with --resume"
 TOO_LATE = "what was left of the cap did not pay for it: give a larger --budget with --resume"
 
 
@@ -147,7 +148,7 @@ class PointRunner:
 
     def _measured(self, group: Sequence[Point], share: float, later: float) -> int:
         """Measure a group's points in turn, until its processes are lost or its time is over; return how many have a
-        row now. later: the price of the other groups."""
+        row now. later: the price of the other groups. LeaseOver: the lease ended while they were at work."""
         devices, done = group[0].devices, 0
         slots = self.context.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.seconds_at(share) for point in group) + LATE_SECONDS
@@ -172,6 +173,10 @@ class PointRunner:
                 hold.charge("lost")
                 self._keep(group[done], {"skipped": f"{error}: go on with --resume"})
                 done += 1
+            except LeaseOver:
+                for point in group[done : done + 1]:  # none, where all are done and the processes are late to end
+                    self._keep(point, {"skipped": OVERDUE})
+                raise
         return done
 
     def _keys_with_rows(self, points: Sequence[Point]) -> set[str]:

@@ -73,16 +73,19 @@ def test_what_was_measured_stays_what_was_held_is_charged_and_training_goes_on_f
     assert number(study, "SELECT SUM(seconds) FROM charges") == pytest.approx(held, abs=0.1)
 
 
-@pytest.mark.parametrize(("by", "why"), [(KeyboardInterrupt, "interrupted"), (LeaseOver, "overdue")])
+@pytest.mark.parametrize(("by", "state", "then"), [
+    (KeyboardInterrupt, ("paused", "interrupted"), ("stopped", runner.TOO_LATE)),
+    (LeaseOver, ("stopped", runner.OVERDUE), ("stopped", runner.OVERDUE)),
+])  # fmt: skip
 def test_once_it_has_ended_no_trial_is_said_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: type[BaseException], why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: type[BaseException], state: Any, then: Any
 ) -> None:
     study = tmp_path / "study"
     monkeypatch.setattr(Ended, "by", by, raising=False)
     run(study, Ended)
-    assert states(study) == {("paused", why)}
+    assert states(study) == {state}
     assert run(study, Heard, resume=study, budget=300.0) == 1
-    assert states(study) == {("stopped", runner.TOO_LATE)}
+    assert states(study) == {then}
     assert run(study, Heard, resume=study) == 0
     assert states(study) == {("finished", None)}
 
