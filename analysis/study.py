@@ -251,14 +251,14 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     """Return the last row of each point of an experiment that was measured. UserError: there is none, and why."""
     of_before = study.read("SELECT 1 FROM pragma_table_info('rows')").empty  # such old journals have no experiments
     stored = [] if of_before else study.read(EXPERIMENT_ROWS_QUERY, name).itertuples(index=False)
-    rows, make = last_rows(stored).values(), f"{script_command('tune/experiment.py')} {name}"
+    rows, script = last_rows(stored).values(), f"{script_command('tune/experiment.py')} {name}"
     measured = [row for row in rows if "skipped" not in row]
-    if rows and not measured:
-        why = ", ".join(dict.fromkeys(str(row["skipped"]) for row in rows))
-        go_on = f"{make} --resume {shlex.quote(str(study.folder))}"
+    if not measured and study.facts.get("experiment") == name:
+        why = ", ".join(dict.fromkeys(str(row["skipped"]) for row in rows)) or "it ended before"
+        go_on = f"{script} --resume {shlex.quote(str(study.folder))}"
         raise UserError(f"study: {study.name!r} measured nothing of {name} ({why}); go on with it: {go_on}")
     if not measured:
-        raise UserError(f"study: {study.name!r} has no row of {name}; make one: {make}")
+        raise UserError(f"study: {study.name!r} has no row of {name}; make one: {script} --budget 2h")
     return measured
 
 

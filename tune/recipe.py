@@ -152,8 +152,8 @@ def parse_set(text: str) -> dict[str, Any]:
         except ValueError:
             value = math.nan
         if not least <= value <= most or (kind is int and value != int(value)):
-            what = "a whole number" if kind is int else "a number"
-            raise UserError(f"{part!r}: {name} is {what} from {least:g} to {most:g}: write {name}={example}")
+            what, form = ("a whole number", "d") if kind is int else ("a number", "g")
+            raise UserError(f"{part!r}: {name} is {what} from {least:{form}} to {most:{form}}: write {name}={example}")
         given[name] = kind(value)
     if given.get("batch_tokens", math.inf) < given.get("context", 0):
         rule = f"a step has at least one row, which is as long as the context of {given['context']}"

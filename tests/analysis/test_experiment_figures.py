@@ -408,6 +408,7 @@ TOGETHER = [each for each in scaling_rows.all_rows() if each["devices"] > 1]
         (speed_up, "scaling", TOGETHER, "measured no step on one device; go on with it"),
         (communication, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (main_effects, "ablation", [], "no trial that came to its end yet; go on with it"),
+        (speed_up, "scaling", [], r"measured nothing of scaling \(it ended before\); go on with it: .* --resume /"),
         (speed_up, "scaling", SKIPPED, r"measured nothing of scaling \(why\); go on with it: .* --resume /"),
         (lives, "curves", LOSSLESS, "has no life with a loss; begin anew with"),
         (width, "transfer", parabola({}), "measured one d_model only; go on with it"),
@@ -423,7 +424,7 @@ def test_where_there_is_nothing_to_draw_it_is_said(tmp_path: Path, draw: Any, na
 def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written]) -> None:
     searched = write()
     searched.trial("t001")
-    with pytest.raises(UserError, match=r"has no row of scaling; make one: python tune/experiment\.py scaling"):
+    with pytest.raises(UserError, match=r"has no row of scaling; make one: python tune/experiment\.py scaling --budget "):
         do(PlotSettings, ["speedup", str(searched.folder)])
     with pytest.raises(UserError, match=r"is a search, of which there is no such picture: name a study of .*scaling"):
         do(PlotSettings, ["experiment", str(searched.folder)])

@@ -74,6 +74,7 @@ WRONG = {
     "--families nanogpt --vary context --rungs tokens": "--vary: 'context' makes steps of unequal tokens",
     "--set depth=3": "--set: 'depth=3' is nothing of a recipe: there are context.*write context=256",
     "--set context": "--set: 'context': context is a whole number from 8 to 8192: write context=256",
+    "--set batch_tokens=0": "--set: 'batch_tokens=0': .*a whole number from 8 to 16777216: write batch_tokens=1536",
     "--set context=64.5": "--set: 'context=64.5': context is a whole number.*write context=256",
     "--set learning_rate=-1": "--set: 'learning_rate=-1': .*a number from 1e-06 to 10: write.*",
     "--set learning_rate=nan": "--set: 'learning_rate=nan': .*write learning_rate=1e-3",
