@@ -125,10 +125,10 @@ class ExperimentSettings(TableFlags, Settings):
             what = f"{name!r} is no experiment" if name else "missing"
             raise UserError(f"NAME: {what}: write one of {', '.join(EXPERIMENTS)}")
         asked = {} if "resume" in typed else {"families": EXPERIMENTS[name]}
-        if name in OWN_MODEL:
+        if name in OWN_MODEL and "resume" not in typed:
             for each in (each for each in NOT_OF_OWN_MODEL if each in typed):
                 raise invalid(each, f"{typed[each]!r} is not for {name}, which has a model of its own: leave it out")
-            asked |= {} if "resume" in typed else {"text_corpus": BUILTIN}  # read by nothing
+            asked["text_corpus"] = BUILTIN  # read by nothing
         if "of" in typed and "resume" not in typed:
             asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
         return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)

@@ -158,7 +158,7 @@ def test_what_is_proposed_beside_a_larger_cap_is_within_it(texts, capsys):
     assert {cli.main(ExperimentSettings, [*asked, *remedy.split()]) for remedy in remedies} == {0}
 
 
-def test_an_experiment_on_a_model_of_its_own_asks_for_no_text_and_tells_of_none(monkeypatch, capsys):
+def test_an_experiment_on_a_model_of_its_own_asks_for_no_text_and_tells_of_none(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("tune.corpora.fetch_dataset_infos", lambda *_: pytest.fail("the hub was asked"))
     asked = list[ExperimentSettings]()
     monkeypatch.setattr("tune.experiments.catalogue.run_experiment", lambda _, settings: asked.append(settings) or 0)
@@ -167,6 +167,13 @@ def test_an_experiment_on_a_model_of_its_own_asks_for_no_text_and_tells_of_none(
     said = capsys.readouterr().out
     assert said.split() == ["estimates", "--budget", "1h", "--devices", "1"]
     assert cli.main(ExperimentSettings, said.split()) == 0, "and can be typed again"
+    facts = {"settings": asked[0].stored(), "experiment": "estimates"}
+    (tmp_path / "study.json").write_text(json.dumps(facts), encoding="utf-8")
+    said = ["estimates", "--resume", str(tmp_path)]
+    for _ in range(2):
+        capsys.readouterr()
+        assert cli.main(ExperimentSettings, said) == 0, "and so can that of one which goes on"
+        said = shlex.split(capsys.readouterr().out)
 
 
 @pytest.fixture
