@@ -155,12 +155,10 @@ def communication(steps: dict[tuple[int, int], Row]) -> Table:
 
 def as_reported(steps: dict[tuple[int, int], Row], count: int, batch: int) -> float | None:
     """Return the seconds a step of communication by the report's formula: what an epoch on n devices takes beyond an
-    n-th of one on one device; None: the latter was not measured."""
-    row, single = steps[count, batch], steps.get((1, batch // count))
-    if single is None:
-        return None
-    once, many = (each["step_seconds"][0] * each["epoch_steps"] for each in (single, row))
-    return float(many - once / count) / row["epoch_steps"]
+    n-th of one on one device, which is what a step takes beyond one with the same batch a device there; None: the
+    latter was not measured."""
+    single = steps.get((1, batch // count))
+    return None if single is None else float(steps[count, batch]["step_seconds"][0] - single["step_seconds"][0])
 
 
 def bandwidth(steps: dict[tuple[int, int], Row]) -> Table:

@@ -82,6 +82,8 @@ def test_the_reports_formula_calls_compute_that_does_not_scale_communication():
     assert as_reported(steps, 2, 64) == pytest.approx((epochs[0] - epochs[1] / 2) / 240)
     steps[2, 64]["step_seconds"] = [2 * computing(32)] * 3
     assert as_reported(steps, 2, 64) == pytest.approx(computing(32)), "with no byte communicated"
+    steps[2, 64]["epoch_steps"] = 239
+    assert as_reported(steps, 2, 64) == pytest.approx(computing(32)), "and whatever rows an epoch has left over"
 
 
 def test_a_disturbed_row_is_marked_in_each_table_that_has_it():
