@@ -424,7 +424,7 @@ def test_where_there_is_nothing_to_draw_it_is_said(tmp_path: Path, draw: Any, na
 def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written]) -> None:
     searched = write()
     searched.trial("t001")
-    with pytest.raises(UserError, match=r"has no row of scaling; make one: python tune/experiment\.py scaling --budget "):
+    with pytest.raises(UserError, match=r"has no row of scaling; make one: python tune/experiment\.py scaling --bud"):
         do(PlotSettings, ["speedup", str(searched.folder)])
     with pytest.raises(UserError, match=r"is a search, of which there is no such picture: name a study of .*scaling"):
         do(PlotSettings, ["experiment", str(searched.folder)])

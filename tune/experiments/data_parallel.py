@@ -16,9 +16,9 @@ from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, least_seconds, plain_steps
+from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, least_seconds, plain_steps, undisturbed
 from tune.experiments.prices import rank_step_price
-from tune.experiments.tables import EMPTY_CELL, with_interval
+from tune.experiments.tables import EMPTY_CELL, marked, noted, with_interval
 
 FIRST_STEPS = 3  # steps before gradients are compared: most are zero at first, and DDP rebuilds its buckets
 
@@ -85,14 +85,15 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     found = [
         [
             name(row), with_interval(row["default_seconds"], "{:.2f}", 1e3),
-            with_interval(row["seconds"], "{:.2f}", 1e3), with_interval(row["times"], "{:.3f}"),
+            with_interval(row["seconds"], "{:.2f}", 1e3), with_interval(row["times"], "{:.3f}") + marked(row),
             f"{row['distance']:.1e}",
         ]
         for row in measured(rows)
     ]  # fmt: skip
     missing = [[name(row), *[EMPTY_CELL] * 4] for row in rows if "skipped" in row]
     columns = "way", "default, ms a step", "this, ms a step", "times as fast", "gradient's distance"
-    notes = [about(measured(rows)), *(f"{name(row)} was skipped: {row['skipped']}" for row in rows if "skipped" in row)]
+    why = (f"{name(row)} was skipped: {row['skipped']}" for row in rows if "skipped" in row)
+    notes = [noted(measured(rows), about(measured(rows))), *why]
     table = Table(
         title="Ways to train on several devices, each in turns with DistributedDataParallel's default", columns=columns,
         rows=[*found, *missing], note="\n".join(filter(None, notes)),
@@ -118,7 +119,7 @@ def about(rows: Sequence[Row]) -> str:
     some = rows[0]
     return (f"{some['devices']} ranks on {some['backend']}, {some['rows']} rows a rank, gradients of "
             f"{some['bytes'] / 2**20:.1f} MiB; distance: of the gradient of a batch from the default's, relative; "
-            "default: the default against itself, so what its figures differ by means nothing.")  # fmt: skip
+            "default: the default against itself, so what its figures differ by means nothing")  # fmt: skip
 
 
 def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
@@ -134,13 +135,13 @@ def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     default = ready_learner(*here)
     yield Message(kind="start")
     found = gradient_distance(other, default)
-    rounds = in_turns(plain_steps({"default": default}) | ways, default, context.seconds_left)
+    rounds, others = undisturbed(plain_steps({"default": default}) | ways, default, context.seconds_left)
     yield Message(kind="steps", row={
         "parameters": default.parameters, "bytes": gradient_bytes(default), "backend": dist.get_backend(),
         "rows": len(default.batches.any_batch().targets), "distance": found, "rounds": rounds,
         "default_seconds": interval(itemgetter("default"), rounds),
         "seconds": interval(itemgetter("other"), rounds),
-        "times": interval(lambda median: median["default"] / median["other"], rounds),
+        "times": interval(lambda median: median["default"] / median["other"], rounds), **others,
     })  # fmt: skip
 
 

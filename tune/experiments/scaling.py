@@ -3,7 +3,7 @@ goes."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -23,7 +23,7 @@ from tune.experiments.parallel_timing import (
     undisturbed,
 )
 from tune.experiments.prices import rank_step_price
-from tune.experiments.tables import figure, with_interval
+from tune.experiments.tables import figure, marked, noted, with_interval
 from tune.experiments.training import batch_rows, of_rows, train_with_checkpoints
 from tune.published import PUBLISHED, published, read_csv
 from tune.rows import pairs, steps_of, times_as_fast
@@ -93,19 +93,6 @@ def strong(steps: dict[tuple[int, int], Row]) -> Table:
     ]
     columns, title = ("devices", "batch in all", *SPEED, *GAIN), "Strong scaling: the batch in all is fixed"
     return Table(title=title, columns=columns, rows=rows, note=noted(steps.values()))
-
-
-def marked(row: Row) -> str:
-    """Return the mark of a figure that was disturbed by other processes, also in the repetition if there was time for
-    one."""
-    return " *" if row.get("disturbed") else ""
-
-
-def noted(rows: Iterable[Row], note: str = "") -> str:
-    """Return a note; where a row has the mark, also what the mark means and how many cores others took."""
-    taken = [row["others_cores"] for row in rows if row.get("disturbed")]
-    mark = f"*: others took up to {max(taken):.1f} cores, also when it was measured again" if taken else ""
-    return "; ".join(filter(None, (note, mark)))
 
 
 SPEED = "ms a step", "epoch s", "tokens a second"

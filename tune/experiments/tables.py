@@ -33,6 +33,19 @@ def figure(value: float | None, form: str = "{:.4g}", factor: float = 1.0) -> st
     return EMPTY_CELL if value is None else form.format(factor * value)
 
 
+def marked(row: Row) -> str:
+    """Return the mark of a figure that was disturbed by other processes, also in the repetition if there was time for
+    one."""
+    return " *" if row.get("disturbed") else ""
+
+
+def noted(rows: Iterable[Row], note: str = "") -> str:
+    """Return a note; where a row has the mark, also what the mark means and how many cores others took."""
+    taken = [row["others_cores"] for row in rows if row.get("disturbed")]
+    mark = f"*: others took up to {max(taken):.1f} cores, also when it was measured again" if taken else ""
+    return "; ".join(filter(None, (note, mark)))
+
+
 def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
     """Return the rows by key, such as those that differ only in their seed, in the order in which the keys first
     occur."""

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from analysis.experiments.scaling import ways
+from kernels.timing import CORES_TAKEN
 from model.config import Config
 from model.data.dataset import TextData
 from model.families import FAMILIES, Family
@@ -220,6 +221,8 @@ def test_the_table_has_every_way_and_the_reason_of_the_one_that_could_not_be_gon
     assert len(table.rows) == len(WAYS)
     assert table.rows[-1] == ["compression bf16", *["-"] * 4] and "gloo refuses it" in table.note
     assert data_parallel.tables([]) == []
+    (table,) = data_parallel.tables([WAYS[0], WAYS[1] | {"disturbed": True, "others_cores": 0.7}])
+    assert ["*" in cells[3] for cells in table.rows] == [False, True] and "up to 0.7 cores" in table.note
     assert len(data_parallel.tables(WAYS[-1:])) == 1 and all(data_parallel.line(each) for each in WAYS[:-1])
 
 
@@ -245,6 +248,7 @@ def test_a_way_is_measured_in_turns_with_the_default(place):
     assert (start.kind, last.kind) == ("start", "steps")
     found = json.loads(json.dumps(last.row))
     assert set(found["rounds"]) == {"default", "other"} and len(found["rounds"]["default"]) == 5
+    assert found["disturbed"] == (found["others_cores"] > CORES_TAKEN), "and with others, if they took the machine"
     assert found["distance"] < 1e-6 and found["times"][1] <= found["times"][0] <= found["times"][2]
 
 
