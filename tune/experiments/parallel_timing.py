@@ -20,6 +20,7 @@ from model.training.ddp import ParallelLearner, ranks, value_of_first_rank
 from model.training.learner import Learner
 from tune.errors import UserError
 from tune.experiments.training import batch_rows, of_rows
+from tune.units import counted
 
 WARM_CALLS = 3  # DistributedDataParallel rebuilds its buckets after the first step
 TURN_SECONDS = 0.2
@@ -102,7 +103,8 @@ def in_rounds(
             break
         if agreed(left() - MARGIN * longest * (LEAST_ROUNDS - done)) < 0:
             needed = f" need about {math.ceil(LEAST_ROUNDS * MARGIN * longest)} s" if longest else ""
-            raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)}{needed}: give more --budget with --resume")
+            rounds_of = f"{LEAST_ROUNDS} rounds of {counted(len(names), 'way')}"
+            raise UserError(f"{rounds_of}{needed}: give more --budget with --resume")
         began = time.perf_counter()
         for place in range(len(names)):
             for what, seconds in turns[names[(place + done) % len(names)]]().items():

@@ -112,7 +112,7 @@ def test_time_is_kept_to_measure_again_and_where_there_is_none_the_first_counts(
 
 
 def test_too_little_time_is_said_at_once(clock):
-    with pytest.raises(ValueError, match=r"^5 rounds of a need about 60 s: give more --budget with --resume$"):
+    with pytest.raises(ValueError, match=r"^5 rounds of 1 way need about 60 s: give more --budget with --resume$"):
         in_turns({"a": Way("a", 4.0, clock, [])}, LEARNER, left=lambda: 70.0 - clock.now)
     assert clock.now == 28.0, "after the first round"
 
