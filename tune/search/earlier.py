@@ -29,11 +29,9 @@ from tune.store.queries import ranking
 ALIKE = tuple(name for name in SETTABLE if name != "warm_up_steps")
 """What must be the same in two recipes for losses of one to tell of the other: all but the warm-up, as losses count
 from its end on."""
-BEST = 2
-"""Number of configurations of each earlier study that are tried first."""
 MOST_SIZE_RATIO = 2.0
 """Largest ratio, either way, of the model size that suits this study's compute to the one that suits an earlier
-study's, for that study's configurations to be tried first."""
+study's, for that study's best configuration to be tried first."""
 MOST_EXPECTED = 0.1
 """Largest share of a family's seconds that a learned start-up or overhead may be, where that is more than the default:
 a busy day must not keep a small search from beginning."""
@@ -251,15 +249,14 @@ def learn_from_studies(
         tried.observed for each in studies if _same_losses(each.ground, conditions) for tried in alike[each.folder]
     ]
     close = [each for each in studies if 1 / MOST_SIZE_RATIO <= each.times(conditions.compute) <= MOST_SIZE_RATIO]
-    ranked = [[config for config in each.best if space.contains(config)] for each in close]
-    best = [config for place in range(BEST) for each in ranked for config in each[place : place + 1]]
+    best = [next(filter(space.contains, each.best), None) for each in close]
     return WarmStart(
         overhead=_expected(overheads, FIRST_OVERHEAD_SECONDS, seconds),
         start_up=_expected(start_ups, FIRST_START_UP_SECONDS, seconds),
         beyond=extra_memory_bytes(studies, conditions.kind),
         speeds=tuple((tried.config, tried.progress) for tried in trained[:MOST_TRIALS]),
         trials=tuple(filter(None, judged))[:MOST_TRIALS],
-        first=_different(best),
+        first=_different(config for config in best if config),
     )
 
 
