@@ -123,7 +123,8 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
 
 def _earlier_study(cell: Cell, table: Table, settings: ReplaySettings, seed: int) -> EarlierStudy:
     """Return what a search on this table, with as much cap and as many slots, tells a later one."""
-    with _searched(replace(cell, table=table), settings, seed, ()) as (engine, curves, _):
+    before = replace(cell, table=table, budget=Amount(text=cell.budget.text, seconds=cell.cap))
+    with _searched(before, settings, seed, ()) as (engine, curves, _):
         journal, warm_up = engine.accounting.journal, max(curve.warm_up_steps for curve in curves)
         trials = trials_of(journal.rows(TRIALS, FAMILY), warm_up)
         best = tuple(curves[int(each["curve"])].config for each in best_of(ranking(journal), FAMILY))

@@ -218,6 +218,17 @@ def test_a_search_that_is_told_of_another_begins_with_the_winner_of_that_and_a_b
     assert tried("random", table) == tried("random", None)
 
 
+def test_the_search_before_has_as_much_cap_also_where_that_is_a_share_of_another_table() -> None:
+    (table,) = load_tables(Path("nanogpt-shakespeare"))
+    share = Cell(
+        table=table, scheduler="ration", budget=Amount(text="", times=0.05), workers=1,
+        earlier=replace(table, curves=table.curves[:4]),
+    )  # fmt: skip
+    seconds = replace(share, budget=Amount(text="", seconds=share.cap))
+    by_share, by_seconds = (searches(cell, settings(suggest="prior")) for cell in (share, seconds))
+    assert by_share == by_seconds
+
+
 def test_a_decision_looks_at_few_trials_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, expected = [0], Standing.expected
 
