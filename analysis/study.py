@@ -254,6 +254,8 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     rows, script = last_rows(stored).values(), f"{script_command('tune/experiment.py')} {name}"
     measured = [row for row in rows if "skipped" not in row]
     if not measured and study.facts.get("experiment") == name:
+        if is_driver_alive(study.folder):
+            raise UserError(f"study: {study.name!r} has measured nothing of {name} yet; wait for its first row")
         why = ", ".join(dict.fromkeys(str(row["skipped"]) for row in rows)) or "it ended before"
         go_on = f"{script} --resume {shlex.quote(str(study.folder))}"
         raise UserError(f"study: {study.name!r} measured nothing of {name} ({why}); go on with it: {go_on}")

@@ -45,6 +45,7 @@ from tests.training_rows import diverged, parabola, precise, row, transferred
 from tune.arithmetic import mean_interval, ratio
 from tune.errors import UserError
 from tune.experiments import methods, stages
+from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 
 Drawn = Callable[[str], tuple[dict[str, pd.DataFrame], str]]
 REPORT = {"steps": 100}
@@ -419,6 +420,15 @@ def test_where_there_is_nothing_to_draw_it_is_said(tmp_path: Path, draw: Any, na
     written = study_of_trials if rows and name in LISTED else study_of_rows
     with one_line(said):
         draw(written(tmp_path / name, name, rows))
+
+
+@pytest.mark.parametrize("rows", [[], SKIPPED])
+def test_an_experiment_that_runs_is_waited_for_as_it_cannot_be_resumed(tmp_path: Path, rows: Any) -> None:
+    study = study_of_rows(tmp_path / "scaling", "scaling", rows)
+    (study.folder / HEARTBEAT_FOLDER).mkdir()
+    write_heartbeat(study.folder, DRIVER, 0, 0.0)
+    with one_line(r"has measured nothing of scaling yet; wait for its first row$"):
+        speed_up(study)
 
 
 def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written]) -> None:
