@@ -25,6 +25,7 @@ from tune.search.state import number, parse_agreed_terms
 from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of, seedless
 from tune.store.journal import FACTS_QUERY, SLOT_SHARE_SQL, Fact, as_mapping, connect, facts_in
 from tune.store.queries import ranking
+from tune.units import counted
 
 ALIKE = tuple(name for name in SETTABLE if name != "warm_up_steps")
 """What must be the same in two recipes for losses of one to tell of the other: all but the warm-up, as losses count
@@ -113,8 +114,8 @@ class WarmStart:
     """What earlier studies tell of one family; the defaults are what is expected without any.
 
     overhead, start_up: seconds of a slot, as in CostModel; beyond: bytes that trials take above the first guess;
-    speeds: configurations, and how far each came; trials: the losses of each on the same text; first: configurations to
-    try first.
+    speeds: configurations, and how far each came; trials: the losses of each by the same recipe on the same text;
+    first: configurations to try first.
     """
 
     overhead: float = FIRST_OVERHEAD_SECONDS
@@ -280,10 +281,11 @@ def describe_reuse(family: str, study: EarlierStudy, conditions: Conditions) -> 
     if _same_losses(ground, conditions):
         counts.append("losses")
     else:
-        not_so.append(f"losses (of another {'recipe' if ground.text == conditions.text else 'text'})")
+        differ = [name for name, value in conditions.recipe.items() if ground.recipe[name] != value]
+        not_so.append(f"losses (of another {'text' if ground.text != conditions.text else ' and '.join(differ)})")
     taken = f"its {', '.join(counts)} count" if counts else "nothing counts"
     left = f", not its {', nor its '.join(not_so)}" if not_so else ""
-    return f"{family}: learns from {len(study.trials)} trials of {study.folder}: {taken}{left}"
+    return f"{family}: learns from {counted(len(study.trials), 'trial')} of {study.folder}: {taken}{left}"
 
 
 def _expected(known: Sequence[float], first: float, seconds: float) -> float:

@@ -217,7 +217,7 @@ class Standings:
             self._fit()
 
     def learn(self, trials: Sequence[Sequence[Observation]]) -> None:
-        """Learn what trials of earlier studies observed on the same text, before any trial of this one."""
+        """Learn what trials of earlier studies observed by the same recipe on the same text, before any of this one."""
         if trials and self._rules.law:
             self._earlier = [list(observed) for observed in trials]
             if _can_fit_law(trials):

@@ -235,7 +235,7 @@ def test_seconds_count_of_as_large_a_part_of_a_device_and_no_slow_start_keeps_a_
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({}, "another text"), ({"context": 32}, "another recipe"), ({"dropout_after": 0.0}, "another recipe")],
+    [({}, "another text"), ({"context": 32}, "another context)"), ({"dropout_after": 0.0}, "another dropout_after)")],
 )
 def test_no_loss_of_another_text_counts(
     asked: Settings, old: Path, new: SearchContext, tmp_path: Path, change: dict[str, Any], said: str
