@@ -45,9 +45,7 @@ class Mirror:
         """Make the copy once. whole: with the winners and all else, and without a sign of life, as the study has ended.
         OSError, sqlite3.Error: it failed, and the copy of before stays. UserError: another run went on with that."""
         self._path.mkdir(parents=True, exist_ok=True)
-        self._elsewhere = _went_on(self._path, self._study)
-        if self._elsewhere:
-            raise UserError("another run went on from it")
+        self._check()
         self._file(STUDY_FILE)
         with tempfile.TemporaryDirectory() as folder:  # as SQLite is not safe on a network disk
             snapshot, gone = Path(folder, JOURNAL_FILE), set[str]()
@@ -61,6 +59,7 @@ class Mirror:
                 gone = {path for path in missing if not (self._study / path).is_dir()}  # a trial has gone on from them
             else:
                 raise OSError(f"checkpoints went {TRIES} times before they were copied")
+            self._check()  # again, as this machine may have slept for long
             _copy_file(snapshot, self._path / JOURNAL_FILE)
         for path in self._path.glob(f"{CHECKPOINTS}/*/*"):
             within = path.relative_to(self._path)
@@ -71,6 +70,11 @@ class Mirror:
                 if path.name not in (CHECKPOINTS, HEARTBEAT_FOLDER, LOCK) and not path.name.startswith(JOURNAL_FILE):
                     self._file(path.name) if path.is_file() else self._tree(path.relative_to(self._study))
             (self._path / HEARTBEAT_FOLDER / DRIVER).unlink()
+
+    def _check(self) -> None:
+        self._elsewhere = _went_on(self._path, self._study)
+        if self._elsewhere:
+            raise UserError("another run went on from it")
 
     def extend_life(self) -> None:
         """Say in the copy that the study lives, and may for MIRROR_EVERY_SECONDS more; not in one that another run went

@@ -312,6 +312,28 @@ def test_a_copy_that_another_run_went_on_from_is_not_replaced_by_what_is_older(s
     assert named(place) == named(study) and read_heartbeat(place, DRIVER) is not None
 
 
+def test_a_machine_that_slept_while_it_copied_replaces_no_copy_that_another_run_made_since(
+    study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, snapshot = world_in(study).run(9), Mirror._snapshot
+    older, elsewhere = Mirror(study, place, lambda: world.now), study.parent / "elsewhere" / study.name
+    older.copy()
+    world.run(3)
+
+    def and_then_another_goes_on(self: Mirror, file: Path) -> list[str]:
+        found = snapshot(self, file)
+        monkeypatch.undo()
+        restore_from_mirror(place.parent, elsewhere)
+        other = world_in(elsewhere, seed=1).run(5)
+        Mirror(elsewhere, place, lambda: other.now).copy()
+        return found
+
+    monkeypatch.setattr(Mirror, "_snapshot", and_then_another_goes_on)
+    with pytest.raises(UserError, match="another run went on from it"):
+        older.copy()
+    assert named(place) == named(elsewhere) != named(study) and whole(place)
+
+
 def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
     world_in(study).journal.close()
     for name in ("study.json", "checkpoints/mine/weights"):
