@@ -175,7 +175,8 @@ def mirror_study(
             fails = False
         except FAULTS as error:
             if not fails or whole:
-                write(f"mirror: {place} is not as the study is now: {error}; it is tried again")
+                again = "" if whole else "; it is tried again"
+                write(f"mirror: {place} is not as the study is now: {error}{again}")
             fails = True
 
     def go_on() -> None:
