@@ -28,7 +28,7 @@ def prepare_process(threads: int) -> None:
 
 
 class PeakMemory:
-    """The peak of memory in bytes since it was made or begun `again`, above what the process held when it was made.
+    """The peak of memory in bytes since it was made or `reset`, above what the process held when it was made.
 
     On a GPU what torch has reserved: memory in a CUDA graph's pool belongs to no tensor between replays.
     """

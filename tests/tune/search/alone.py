@@ -115,7 +115,7 @@ class Alone(Played):
     def foretold(
         self, *, over: bool = True, cap: float | None = None, seeds: int = 0, decay_share: float = DECAY_SHARE
     ) -> CapForecast:
-        """What is to be expected of its cap, or of another. seeds: as of Conditions."""
+        """What is to be expected of its cap, or of another. seeds: as of StudyConditions."""
         conditions = StudyConditions(
             cap=cap or self.seconds, families={"alone": 1.0}, slots=1, share=1.0, deadline=None, patient=True,
             over=over, seeds=seeds,
