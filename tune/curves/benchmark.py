@@ -136,13 +136,12 @@ def _earlier_study(cell: Cell, table: Table, settings: ReplaySettings, seed: int
 
 
 def _conditions(table: Table, cap: float) -> Conditions:
-    """Return the conditions of a search on a table: of two, the cores differ, texts of one length are the same, and so
-    are recipes that differ in nothing that a table tells of."""
+    """Return the conditions of a search on a table: of two, the cores differ, and texts of one length are the same, and
+    recipes whose dropout begins with the same pass."""
     middle = _middle(table.curves)
     return Conditions(
         kind="cpu", processor=table.name, share=1.0, text=(middle.text_tokens, middle.family),
-        recipe={"batch_tokens": middle.tokens_per_step, "dropout_after": middle.dropout_after},
-        compute=_compute(middle, cap),
+        recipe={"dropout_after": middle.dropout_after}, compute=_compute(middle, cap),
     )  # fmt: skip
 
 
