@@ -39,6 +39,7 @@ LOCK = "journal.lock"
 STUDY_FILE = "study.json"
 ENERGY = "energy_joules"
 """The fact that holds the energy which the machine took meanwhile, where its counters can be read."""
+DAMAGED_REMEDY = "move it away and go on with its --mirror copy, or begin a new study"
 ENDED_BY_CAP, ENDED_BY_ERRORS = "cap", "errors"
 """The reason that the fact `ended` gives where a search came to its own end."""
 TOLD_FROM = 0.01
@@ -314,7 +315,7 @@ class Journal:
         forgotten = version == 0 and (self.folder / "checkpoints").exists()
         if version is None or forgotten or not (ours and sound and whole):
             what = f"{JOURNAL_FILE} that is damaged or of another version"
-            raise UserError(f"--resume: {str(self.folder)!r} has a {what}: begin a new study")
+            raise UserError(f"--resume: {str(self.folder)!r} has a {what}: {DAMAGED_REMEDY}")
         if 0 < version < len(STEPS):
             remedy = f"go on with it at the project's commit {LAST_BEFORE}; analysis reads it as it is"
             raise UserError(f"--resume: {str(self.folder)!r} is of an earlier version: {remedy}")
@@ -352,9 +353,8 @@ class Journal:
             query = f"SELECT {table.removesuffix('s')} AS number FROM {table} WHERE NOT ({sense}) LIMIT 1"
             for row in self.rows(query):
                 what = f"in {table}, number {row['number']} has a time, share or sum that cannot be"
-                raise UserError(
-                    f"--resume: {str(self.folder)!r} has a damaged {JOURNAL_FILE} ({what}): begin a new study"
-                )
+                damaged = f"{str(self.folder)!r} has a damaged {JOURNAL_FILE} ({what})"
+                raise UserError(f"--resume: {damaged}: {DAMAGED_REMEDY}")
 
     def insert(self, table: str, values: Row) -> int:
         """Write one row; columns are the keys of `values`. Returns the row's number."""
