@@ -119,14 +119,14 @@ def compare(first: Study, second: Study, settings: PlotSettings) -> None:
         print(settings.render(found))
         return
     for each in found:
-        tables.draw(console, each)
+        tables.draw(console, each, fold=names[1:])
         console.print()
     both = [set(study.facts.get("families", {})) for study in studies]
     for family in sorted(both[0] & both[1]):
         try:
             picture = progress(Results(studies=studies), family)
         except UserError as reason:
-            console.print(f"{family}: {reason}", soft_wrap=True)
+            console.print(f"{family}: not drawn: {reason}", soft_wrap=True)
             continue
         picture_files = picture.save(settings.out or Path())
         console.print(*picture_files, f"\n{family}: {picture.text}", soft_wrap=True)

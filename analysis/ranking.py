@@ -172,7 +172,8 @@ HEADS = {
     **{"efficiency": "efficiency", "device-seconds": "device-s", "memory": "memory"},
 }
 """Heading of the column that each order is by."""
-KEPT, NEXT = ("study", "trial"), ("config", "perplexity", "parameters", "perplexity /M", "#", "state", "test")
+KEPT = ("study", "trial")
+NEXT = ("config", "perplexity", "parameters", "perplexity /M", "#", "state", "test", "steps", "device-s")
 """Columns that a narrow terminal keeps, before and after the one of the order."""
 MORE = "a wider terminal, --csv or --json has them"
 WHOLE = ["rung", "place", "vocabulary", "judged_context", "subset", "parameters", "steps", "tokens", "memory_bytes"]

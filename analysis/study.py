@@ -471,6 +471,7 @@ class Results:
         if table["anew"].all():
             raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
         if len(table.drop_duplicates(POOL_COLUMNS)) > 1:
-            what = "loops" if self.measure.is_loop_metric else "perplexities of several texts, vocabularies or contexts"
+            perplexities = "perplexities of several texts, vocabularies or contexts"
+            what = "metrics of several loops" if self.measure.is_loop_metric else perplexities
             raise UserError(f"study: {what} do not compare; name one study")
         return table

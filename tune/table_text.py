@@ -32,28 +32,36 @@ GAP = 2
 """Characters between two columns on a screen."""
 
 
-def screen_lines(table: Table, width: int, *, first: Sequence[str] = (), more: str = "--csv has them") -> list[str]:
+def screen_lines(
+    table: Table, width: int, *, first: Sequence[str] = (), fold: Sequence[str] = (), more: str = "--csv has them"
+) -> list[str]:
     """Return a table's lines on a screen of so many characters. No cell is cut: columns without room are left out, and
     named.
 
-    The last column of words may be folded between words. first: columns to keep before the others, which are kept in
-    their order; more: what to type to see all columns.
+    Columns of `fold`, else the last one of words, may be folded between words. first: columns to keep before the
+    others, which are kept in their order; more: what to type to see all columns.
     """
     columns = [[name, *cells] for name, *cells in zip(table.columns, *table.rows, strict=True)]
     worded_ones = {place for place in range(len(columns)) if not place or is_text_column(table, place)}
-    folded, widths = max(worded_ones), [max(map(len, cells)) for cells in columns]
-    longest = widths[folded]
-    widths[folded] = max((len(word) for cell in columns[folded] for word in cell.split()), default=0)
+    folded = {place for place, name in enumerate(table.columns) if name in fold} or {max(worded_ones)}
+    worded_ones |= folded
+    widths, lacking = [max(map(len, cells)) for cells in columns], {}
+    for place in folded:
+        narrow = max((len(word) for cell in columns[place] for word in cell.split()), default=0)
+        lacking[place], widths[place] = widths[place] - narrow, narrow
     left, shown = width + GAP, set()
     ranks = {name: rank for rank, name in enumerate(first)}
     for place in sorted(range(len(columns)), key=lambda place: ranks.get(table.columns[place], len(ranks))):
         if widths[place] + GAP <= left:
             left -= widths[place] + GAP
             shown.add(place)
-    widths[folded] = min(longest, widths[folded] + left)
+    growing = sorted(folded & shown, key=lacking.__getitem__)
+    for after, place in zip(range(len(growing), 0, -1), growing, strict=True):
+        more_room = min(lacking[place], left // after)
+        widths[place], left = widths[place] + more_room, left - more_room
     lines = [table.title] if table.title else []
     for row in zip(*columns, strict=True):
-        cells = {place: wrap_text(cell, widths[place]) if place == folded else [cell]
+        cells = {place: wrap_text(cell, widths[place]) if place in folded else [cell]
                  for place, cell in enumerate(row) if place in shown}  # fmt: skip
         for parts in zip_longest(*cells.values(), fillvalue=""):
             placed = [part.ljust(widths[place]) if place in worded_ones else part.rjust(widths[place])

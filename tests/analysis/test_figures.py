@@ -393,8 +393,9 @@ def test_two_studies_are_printed_and_drawn_where_their_texts_are_one(
     write: Callable[..., Written], alike: bool, tmp_path: Path, printed: Printed
 ) -> None:
     corpora = FACTS["corpora"] if alike else {"nanogpt": FACTS["corpora"]["nanogpt"] | {"sha256": "b" * 64}}
-    told = printed(PlotSettings, "compare", *(each.folder for each in two(write, corpora=corpora)), "--out", tmp_path)
-    assert "nanogpt: winner" in told and ("do not compare" in told) != alike
+    studies = two(write, corpora=corpora, settings={"budget": "1h", "first": "d_model=64 " * 30})
+    told = printed(PlotSettings, "compare", *(each.folder for each in studies), "--out", tmp_path)
+    assert "nanogpt: winner" in told and ("do not compare" in told) != alike and "no room" not in told
     assert (tmp_path / "progress-nanogpt.png").exists() == alike
 
 

@@ -1,5 +1,6 @@
 """What is shown of a study of a user's loop: its metric in the place of perplexity, where high is good; no sizes."""
 
+import io
 import json
 import re
 import sys
@@ -12,11 +13,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from analysis.page import draw
 from analysis.plots.dimensions import comparable_measurements, effects, importances, place_values
 from analysis.plots.search import curves, parallel_coordinates
-from analysis.ranking import ranking, winner
+from analysis.ranking import ranking, show, winner
 from analysis.settings import PlotSettings, RankSettings, ReportSettings
 from analysis.study import Results, open_study
 from analysis.style import Picture
@@ -217,6 +219,15 @@ def test_the_ranking_is_the_one_that_the_search_returned(loop: Loops, results: R
     condition = f"width<={rows[0]['width']} and kind=='{rows[0]['kind']}'"
     narrow = json.loads(printed(RankSettings, loop.folder, "--json", "--where", condition))
     assert narrow == [row for row in rows if row["width"] <= rows[0]["width"] and row["kind"] == rows[0]["kind"]]
+
+
+@pytest.mark.parametrize("width", range(40, 200, 10))
+def test_what_a_loop_reported_makes_room_for_steps_and_price(results: Results, width: int) -> None:
+    """In a terminal of any width."""
+    out, table = io.StringIO(), ranking(results)
+    show(Console(file=out, width=width), results, table, table, by="perplexity", top=1)
+    hidden = out.getvalue().partition("columns for: ")[2].partition(" (")[0].split(", ")
+    assert "last seen" in hidden or not {"steps", "device-s"} & {*hidden}
 
 
 def test_no_column_of_ours_can_be_taken_by_a_dimension_or_a_number(results: Results, six: Written) -> None:

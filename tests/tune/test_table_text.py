@@ -31,6 +31,14 @@ def test_on_a_screen_a_cell_is_whole_or_its_column_is_named(width: int) -> None:
         assert all((word in shown) != (name in hidden) for word in words if word not in table.note)
 
 
+@pytest.mark.parametrize("width", [28, 40, 56, 200])
+def test_columns_that_may_be_folded_all_stay_where_their_words_fit(width: int) -> None:
+    rows = [["winner", "p.2 width11 rate.01 batch16", "p.1 width12 rate.003 norm"], ["spent", "2m", "3m"]]
+    lines = screen_lines(Table(title="", columns=("", "one", "other"), rows=rows), width, fold=("one", "other"))
+    assert max(map(len, lines)) <= width
+    assert {"one", "other"}.union(*(cell.split() for row in rows for cell in row)) == set(" ".join(lines).split())
+
+
 def test_markdown_has_a_cell_for_each_column() -> None:
     lines = [line for line in markdown(TABLE).splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4} and len(lines) == 4
