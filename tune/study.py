@@ -289,9 +289,8 @@ def conclude(
     for listener in listeners:
         listener.on_close(engine)
     near = settings.deadline is not None and engine.wall_left() < (1 - NEAR) * settings.deadline
-    journal.write_facts(
-        ended={"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms}
-    )
+    ended = {"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms}
+    journal.write_facts(ended=ended | {"near_wall": engine.accounting.clock() > NEAR * engine.wall_clock})
     if ours:
         found, told_to_end = winners(journal), engine.stopping in signal.Signals.__members__
         families = [name for name in settings.families if name in found or not told_to_end]

@@ -29,6 +29,7 @@ from tune.loop import output_of
 from tune.own_space import LOOP
 from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
+from tune.search.ladder import WALL_CLOCK_MULTIPLE
 from tune.search.successive_halving import (
     BEFORE_DEADLINE,
     NO_LONGER,
@@ -137,7 +138,8 @@ def _more_time(facts: Mapping[str, Any]) -> str:
 MUCH = 0.1
 """Share of the cap left over above which a line says why, for any reason."""
 NEAR = 0.9
-"""Share of a deadline: a search that ended earlier was ended by something else."""
+"""Share of a deadline or a wall clock: a search that ended earlier was ended by something else."""
+AT_WALL = f"without --patient a search takes about {WALL_CLOCK_MULTIPLE:g} times cap / devices of wall clock"
 
 
 def last_lines(
@@ -181,8 +183,8 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
         elif by_itself and (ended.get("near_deadline") or BEFORE_DEADLINE in row["reason"]):
             yield f"{left} left at the deadline: a later --deadline goes on with them"
         elif by_itself and "experiment" not in facts and cap - spent > MUCH * cap:
-            more = "" if row["reason"] == NO_TRIAL else "; a larger --budget goes on"
-            yield f"{left} left: {row['reason'].split(': ', 1)[-1]}{more}"
+            why = AT_WALL if ended.get("near_wall") else row["reason"].split(": ", 1)[-1]
+            yield f"{left} left: {NO_TRIAL if row['reason'] == NO_TRIAL else f'{why}; a larger --budget goes on'}"
 
 
 MOST = 4

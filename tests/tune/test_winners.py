@@ -256,6 +256,8 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
     assert "nothing is left" not in line
     assert line == told.get((reason, deadline), line) and (line.startswith("15m left") == (reason == "cap"))
     if (reason, deadline) == ("cap", None):
+        world.journal.write_facts(ended={"reason": reason, "near_wall": True})
+        assert "--patient" in [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1]
         moment = {"at": world.now, "trial": None, "action": "hand back", "report": 0}
         world.journal.insert("decisions", moment | {"reason": NO_TRIAL})  # whatever the cap
         assert [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1] == f"15m left: {NO_TRIAL}"

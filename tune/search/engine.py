@@ -216,15 +216,18 @@ class Engine:
             answer = answer if isinstance(answer, Wait) else move
         return answer
 
+    @property
+    def wall_clock(self) -> float:
+        """Seconds of the study's clock in which the cap is to be used: `within`, or what a family's lives need."""
+        families = self.families.values()
+        return max(wall_clock(self.within, math.inf, family.life_seconds, family.seconds) for family in families)
+
     def _planned_wall(self, wall: float) -> float:
         """Return the seconds in which to use what is left: those to the end of `within`, or as many as all slots need
         for it if these are more, but none past the deadline."""
         ledger = self.accounting.ledger
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.count_kept))
-        within = max(
-            wall_clock(self.within, math.inf, family.life_seconds, family.seconds) for family in self.families.values()
-        )
-        return min(wall, max(within - self.accounting.clock(), all_slots))
+        return min(wall, max(self.wall_clock - self.accounting.clock(), all_slots))
 
     def _left(self, name: str, wall: float, idle: Collection[str], *, binding: bool = False) -> BudgetLeft:
         """Return what a family may still use: its own share, and what is left of those of the idle ones."""
