@@ -341,11 +341,8 @@ def take_while_affordable(
             break
         began = lease.clock()
         try:
-            item = next(written, None)
-        except TimeIsUp:
+            items.append(next(written))
+        except (TimeIsUp, StopIteration):
             break
-        if item is None:
-            break
-        items.append(item)
         price = lease.clock() - began
     return items, price

@@ -61,6 +61,8 @@ def test_no_sample_begins_that_might_not_fit(world: World) -> None:
     for seconds, count in ((11.5, 4), (10.5, 1), (1, 0)):
         items, _ = take_while_affordable(rows(world, 2.0), Lease(seconds, lambda: world.now), 1.0, 4, whole=True)
         assert len(items) == count
+    few = iter(["of two pairs", "no third is written"])
+    assert len(take_while_affordable(few, Lease(10, lambda: world.now), 1.0, 4)[0]) == 2
 
 
 SCORE = Score(bleu=12.34, chrf=30.0, sentences=128, signature="nrefs:1")

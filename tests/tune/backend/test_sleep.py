@@ -226,17 +226,20 @@ def test_the_last_sign_of_life_on_an_earlier_lease_says_nothing_of_how_the_next_
     assert charged == pytest.approx([5, 9]) and world.engine.trials[first.trial].deaths == 1
 
 
-def test_a_worker_waits_for_its_driver_for_the_grace_from_when_it_became_idle(tmp_path: Path) -> None:
-    """Where that was after the driver's last sign of life."""
+@pytest.mark.parametrize("slept", [GRACE_SECONDS * 0.75, 600.0])
+def test_a_worker_waits_for_its_driver_for_the_grace_from_when_it_became_idle(tmp_path: Path, slept: float) -> None:
+    """Where that was after the driver's last sign of life; one that is ended before is charged no longer than it was
+    held."""
     world = World(tmp_path, cap=600, slots=1)
     lease = world.taken()
     world.now += world.length(lease)
     world.engine.silence = DriverHeartbeat(tmp_path, world.clock).silence
     world.now += GRACE_SECONDS / 2
     world.end(lease)
-    idle, world.now = world.now, world.now + 600
-    assert world.engine.next_assignment() is None
-    assert world.total("SELECT closed FROM slots") == pytest.approx(idle + GRACE_SECONDS)
+    idle, world.now = world.now, world.now + slept
+    world.engine.next_assignment()
+    closed = world.total("SELECT closed FROM slots WHERE slot = 0")
+    assert closed == pytest.approx(idle + min(slept, GRACE_SECONDS))
 
 
 def test_what_a_trial_reported_is_charged_where_no_sign_of_life_tells_of_its_lease(tmp_path: Path) -> None:

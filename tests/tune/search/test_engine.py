@@ -78,6 +78,13 @@ def test_a_family_keeps_to_its_share_and_what_it_leaves_over_goes_to_the_other(
     assert world.families["translation"].charged == pytest.approx(charged * 1200, rel=0.03)
 
 
+def test_a_family_whose_share_pays_for_no_trial_takes_nothing_of_one_that_runs(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=100, slots=2, shares={"nanogpt": 0.08, "translation": 0.92})
+    while world.begin():
+        pass
+    assert {assignment.family for assignment in world.assignments} == {"translation"}
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_quarter_that_diverges_costs_next_to_nothing_afterwards(tmp_path: Path, seed: int) -> None:
     """Of the cap, at most 2 % goes to trials after they diverged, at whatever moment they do."""

@@ -187,6 +187,17 @@ def test_cut_short_in_its_last_segment_it_goes_on_with_what_another_family_left_
     assert again.total("SELECT COUNT(*) FROM decisions WHERE action = 'finish'") == 1
 
 
+def test_cut_short_in_their_last_segments_no_family_has_what_another_needs_for_its_own(tmp_path: Path) -> None:
+    """Under a later deadline, by which a lease may be longer than the one that was cut short."""
+
+    def world(deadline: float) -> World:
+        return World(tmp_path, cap=600, slots=2, deadline=deadline, suggestions=lambda: Numbered(most=1))
+
+    killed_in_its_last_segments(world(1e5))
+    finals = world(2e5).run().rows("SELECT family FROM reports JOIN trials USING (trial) WHERE final ORDER BY family")
+    assert [row["family"] for row in finals] == ["nanogpt", "translation"]
+
+
 def test_cut_short_in_the_middle_of_it_a_last_segment_has_no_more_in_all_than_its_lease_had() -> None:
     """But for the start of another slot."""
     about: dict[str, Any] = {"seconds": 9600.0, "slots": 8, "within": 2400.0}
