@@ -85,6 +85,22 @@ def test_a_family_whose_share_pays_for_no_trial_takes_nothing_of_one_that_runs(t
     assert {assignment.family for assignment in world.assignments} == {"translation"}
 
 
+def test_a_slot_does_not_wait_for_what_runs_where_nothing_is_left_to_pay_for_that(tmp_path: Path) -> None:
+    """What runs holds all that is left, and has never reported, so that another slot would wait."""
+    world = World(tmp_path, cap=60, slots=2)
+    world.families["nanogpt"].suggestions = Numbered(most=1)
+    world.report_after(8.0, ended="diverged")
+    short = world.taken()
+    world.families["translation"].margin, world.families["translation"].first_lease = 50.0, 1.0
+    holds = world.taken()
+    assert (short.family, holds.family) == ("nanogpt", "translation") and holds.seconds > 2 * short.seconds
+    world.now += 3.0
+    world.engine.on_report(short.trial, replace(STOPPED, ended="diverged"))
+    assert world.engine.next_assignment() is None
+    world.now = holds.opened + holds.seconds
+    assert world.spent <= 60
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_quarter_that_diverges_costs_next_to_nothing_afterwards(tmp_path: Path, seed: int) -> None:
     """Of the cap, at most 2 % goes to trials after they diverged, at whatever moment they do."""
