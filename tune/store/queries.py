@@ -81,7 +81,7 @@ LEVELS = f"""
                    AS on_whole
         FROM completed WHERE again = 1)
     SELECT family, trial, parameters, created, report, at, final,
-           IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), reached) AS rung,
+           IIF(final, MAX(rung) OVER (PARTITION BY trial), reached) AS rung,
            IIF(final, IIF(own, '{END}', '{DECAY}'), 'rung ' || reached) AS level,
            on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
            own, IIF(own, numbers, NULL) AS numbers,

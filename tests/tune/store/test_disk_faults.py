@@ -155,6 +155,9 @@ HOSTILE = {
     "a time before all": "UPDATE slots SET opened = -1000",
     "a time to come": "INSERT INTO study VALUES ('created', strftime('%s', 'now')); "
     "UPDATE reports SET at = at + 2 * 86400 WHERE rung = 0",
+    "a charge of nobody's": "UPDATE charges SET slot = 99",
+    "more steps lost than made": "UPDATE reports SET lost = steps + 1 WHERE rung = 0",
+    "a gap without end": "UPDATE reports SET gap = 9e999 WHERE rung = 0",
     "a charge of all there is": "UPDATE charges SET seconds = 9e999",
     "a lease closed before it opened": "UPDATE leases SET closed = opened - 1 WHERE closed",
     "a lease before its slot": "UPDATE leases SET opened = 0; UPDATE slots SET opened = 1",

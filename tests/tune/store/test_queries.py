@@ -21,7 +21,15 @@ from tune.own_space import LOOP
 from tune.ranking import ranking as returned
 from tune.reports import Evaluation
 from tune.store.journal import UPGRADES, connect
-from tune.store.queries import LEVELS, TRAINED_TRIALS_QUERY, best_so_far, level_text, measured_text, ranking
+from tune.store.queries import (
+    LEVELS,
+    TRAINED_TRIALS_QUERY,
+    best_so_far,
+    lasting_reports_query,
+    level_text,
+    measured_text,
+    ranking,
+)
 from tune.winners import last_lines, winners
 
 FAMILIES = ("translation", "nanogpt")
@@ -371,7 +379,18 @@ def test_who_came_further_stands_before_who_is_better_below(study: Written) -> N
     for trial, rung, perplexity in (("t001", 0, 3.0), ("t002", 1, 4.0), ("t003", 0, 2.0)):
         study.trial(trial)
         study.report(trial, perplexity, valid_loss=math.log(perplexity), rung=rung)
-    assert returned(study.folder)["trial"].tolist() == ["t002", "t003", "t001"]
+    study.report("t001", 5.0, valid_loss=math.log(5.0), rung=None, final=1)
+    table = returned(study.folder)
+    assert table["trial"].tolist() == ["t001", "t002", "t003"]
+    assert table["rung"].tolist() == [0, 1, 0], "after its decay the highest before it"
+
+
+def test_of_reports_that_were_made_again_after_a_kill_the_last_ones_last(study: Written) -> None:
+    study.trial("t1")
+    for steps in (1, 2, 3, 2, 3, 4):
+        study.report("t1", 4.0, rung=None, steps=steps)
+    rows = study.journal.rows(f"SELECT report, steps FROM ({lasting_reports_query()}) ORDER BY report")
+    assert [tuple(row) for row in rows] == [(1, 1), (4, 2), (5, 3), (6, 4)]
 
 
 def test_a_journal_of_before_is_ranked_and_does_not_say_on_what(study: Written) -> None:
