@@ -219,6 +219,19 @@ def test_no_second_of_another_processor_counts(asked: Settings, old: Path, new: 
     assert "another processor" in line and "another text" not in line
 
 
+def test_of_a_study_of_two_processors_no_second_counts_and_its_compute_is_that_of_what_it_spent(
+    old: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(old, moved := tmp_path / "moved")
+    with Journal(moved, new=False) as journal:
+        facts: Any = journal.facts()
+        (caps,) = facts["caps"]
+        first = {**caps, "seconds": 2 * caps["seconds"], "processor": "one"}
+        journal.write_facts(caps=[first, {**caps, "processor": "another"}])
+    whole, half = (read_earlier_study(folder, ["nanogpt"])["nanogpt"].ground for folder in (old, moved))
+    assert half.processor == "" and half.compute == pytest.approx(whole.compute / 2)
+
+
 def test_seconds_count_of_as_large_a_part_of_a_device_and_no_slow_start_keeps_a_small_search_from_one(
     old: Path, new: SearchContext
 ) -> None:

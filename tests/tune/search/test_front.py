@@ -2,14 +2,18 @@
 
 import math
 import random
+from collections.abc import Iterator
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import Alone, Search
+from tests.tune.search.alone import Alone, Search, bare
+from tune.search.forecast import Progress
 from tune.search.front import Point, expected_gain, expected_hypervolume_gain, front, hypervolume, reference
 from tune.search.ladder import Rules
+from tune.search.successive_halving import SuccessiveHalving
 
 seeded = pytest.mark.parametrize("seed", range(5))
 
@@ -61,6 +65,27 @@ def test_what_cannot_lead_is_expected_to_gain_nothing_and_never_less(seed: int) 
 
 
 # --- a search for it
+
+
+def climbing(policy: SuccessiveHalving) -> Iterator[None]:
+    """Two trials reach rungs, one by one, until a law of losses is known; then one is past its best."""
+    for trial, rung, size, loss in (("a", 0, 1e4, 4.0), ("a", 1, 1e4, 3.0), ("b", 0, 1e6, 3.9), ("b", 1, 1e6, 2.0)):
+        policy.on_promoted(trial, rung, 1.0)
+        at = Progress(size=size, tokens=1e4 * 2**rung, seconds=5.0 * 2**rung)
+        policy.on_reported(trial, rung, loss, progress=at)
+        yield
+    policy.on_finishing("a")
+    policy.on_turned("a", 1.0, 20.0)
+    yield
+
+
+def test_what_a_trial_adds_to_the_front_does_not_hang_on_what_was_asked_before() -> None:
+    asked = bare(rules=Rules(front=True))
+    for count, _ in enumerate(climbing(asked), 1):
+        fresh = bare(rules=Rules(front=True))
+        assert len([*islice(climbing(fresh), count)]) == count
+        one, other = (policy.standings.front_addition(1e3, (1.5, 0.1)) for policy in (asked, fresh))
+        assert one == other is not None
 
 
 def ends(search: Alone) -> list[Point]:

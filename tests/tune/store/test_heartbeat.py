@@ -180,6 +180,9 @@ def test_a_process_that_died_and_was_not_buried_is_gone() -> None:
 
 
 def test_a_damaged_heartbeat_is_none(study: Path) -> None:
-    for text in ("", "{", "[]", '{"lease": 1}', '{"lease": 1, "at": "x", "pid": 1, "started": 2}'):
+    whole = '{{"lease": 1, "at": {}, "pid": 1, "started": 2, "boot": ""}}'
+    (study / HEARTBEAT_FOLDER / "t001").write_text(whole.format(1))
+    assert read_heartbeat(study, "t001") is not None
+    for text in ("", "{", "[]", '{"lease": 1}', *map(whole.format, ('"x"', "NaN", "Infinity"))):
         (study / HEARTBEAT_FOLDER / "t001").write_text(text)
         assert read_heartbeat(study, "t001") is None
