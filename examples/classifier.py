@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from PIL import Image  # pip install "ration[images]"
+from PIL import Image  # pip install pillow
 from torch import nn
 from torch.nn import functional as F
 
