@@ -49,13 +49,15 @@ class RankSettings(TableFlags):
     )
     by: str = flag_field("the order inside a section", default="quotient", choices=tuple(ORDERS))
     family: str | None = flag_field("this family only", default=None, **FAMILY)
-    front: bool = flag_field("only configurations that none is both smaller and better than", default=False)
+    front: bool = flag_field(
+        "only the front: configurations of which none other is both smaller and better", default=False
+    )
     where: str | None = flag_field(
         "only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", default=None, form="CONDITION"
     )
     top: int = flag_field("rows of a section in the table; 0 for all", default=TOP, form="N", parse=int)
     stability: float | None = flag_field(
-        "instead: does the order when this share of the spending was over foretell that at the end? 0.5 for half",
+        "instead: how well the order after this share of the spending, such as 0.5, predicts that at the end",
         default=None, form="SHARE", parse=float,
     )  # fmt: skip
     json: bool = flag_field("the rows as json instead of the table", default=False)
@@ -108,7 +110,7 @@ class ReportSettings(OneStudy):
         about="Write one self-contained page of a study, and each figure as PNG and CSV.",
     )  # fmt: skip
     out: Path | None = flag_field("where to write (default: report/ in the study)", default=None, **OUT)
-    watch: bool = flag_field("keep the page fresh until the study, which runs, has ended", default=False)
+    watch: bool = flag_field("redraw the page while the study runs", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,7 @@ class ExportSettings(OneStudy):
         "a new SQLite file: an Optuna storage of all trials", default=None, form="FILE", parse=Path
     )
     nanogpt: Path | None = flag_field(
-        "a clone of nanoGPT: the winner as its sample.py loads it", default=None, form="FOLDER", parse=Path
+        "a clone of nanoGPT, to put the winner where its sample.py loads it", default=None, form="FOLDER", parse=Path
     )
 
     def __post_init__(self) -> None:
@@ -185,16 +187,16 @@ class CheckSettings(TableFlags):
         default=(), form="TABLE.csv", places="*", parse=Path,
     )  # fmt: skip
     vocabulary: int | None = flag_field(
-        "words, or classes, among which one is foretold", default=None, form="N", parse=int
+        "number of words, or of classes, that a model chooses from", default=None, form="N", parse=int
     )
     hours: float | None = flag_field(
-        "that all rows together are told to have taken", default=None, form="N", parse=float
+        "hours that all rows together are said to have taken", default=None, form="N", parse=float
     )
     formulas: Mapping[str, Expression] = flag_field(
-        "what columns are by others of their row", default_factory=dict, form="COLUMN=FORMULA;...", parse=parse_formulas
+        "how columns follow from the others", default_factory=dict, form="COLUMN=FORMULA;...", parse=parse_formulas
     )
     order: Expression | None = flag_field(
-        "the rows' order, or their `rank`, low first", default=None, form="FORMULA", parse=parse_expression
+        "what orders the rows, or a column `rank`, low first", default=None, form="FORMULA", parse=parse_expression
     )
     json: bool = flag_field("the findings as json instead of the table", default=False)
 

@@ -84,7 +84,7 @@ class Settings(TableFlags):
         "as the table names them (default: all)", default=None, form="NAME,...", parse=parse_each(str)
     )
     sizes: tuple[int, ...] = flag_field(
-        "elements of an array, or samples; full: in the caches, and too large for them",
+        "elements of an array, or samples; full: a size that fits in the caches, and one that does not",
         default=SMALL, form="small|full|N,...", parse=parse_sizes, show=lambda _: "small",
     )  # fmt: skip
     local: bool = flag_field("in this process, without Ray", default=False)

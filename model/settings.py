@@ -40,7 +40,7 @@ class TranslateSettings(UseSettings):
     )  # fmt: skip
     least: ClassVar[dict[str, int]] = {"beam": 1}
     sentences: tuple[str, ...] = flag_field(
-        "(default: one a line of standard input)", default=(), form="SENTENCE", places="*"
+        "what to translate (default: the lines of standard input)", default=(), form="SENTENCE", places="*"
     )
     beam: int = flag_field("texts kept at a time; 1: greedy decoding", default=BEAM_WIDTH, form="N", parse=int)
 
@@ -54,10 +54,12 @@ class GenerateSettings(UseSettings):
         about="Go on with a text by a study's best nanoGPT.",
     )  # fmt: skip
     least: ClassVar[dict[str, int]] = {"tokens": 1, "temperature": 0, "top_k": 1}
-    prompt: str = flag_field("what to go on from", default="\n", form="TEXT", show=lambda _: "a new line")
-    tokens: int = flag_field("how many", default=TOKENS, form="N", parse=int)
-    temperature: float = flag_field("0 takes the likeliest", default=TEMPERATURE, form="NUMBER", parse=float)
-    top_k: int = flag_field("draw among these", default=TOP_K, form="N", parse=int)
+    prompt: str = flag_field("the text to go on from", default="\n", form="TEXT", show=lambda _: "a new line")
+    tokens: int = flag_field("how many to write", default=TOKENS, form="N", parse=int)
+    temperature: float = flag_field(
+        "of the draws; 0 takes the likeliest token", default=TEMPERATURE, form="NUMBER", parse=float
+    )
+    top_k: int = flag_field("draw among so many of the likeliest tokens", default=TOP_K, form="N", parse=int)
     seed: int = flag_field("of the draws", default=0, form="N", parse=int)
 
     def __post_init__(self) -> None:

@@ -88,53 +88,51 @@ class SearchFlags(Flags):
         parse=parse_families, show=families_text,
     )  # fmt: skip
     load: Path | None = flag_field(
-        "a Python file of yours that registers families; it is executed, and with --resume only where it is typed "
-        "again",
+        "a Python file of yours that registers families; it is executed, so type it again with --resume",
         default=None, **FILE, on_resume=True,
     )  # fmt: skip
     train: str | Path | Callable[[dict[str, Any]], object] | None = flag_field(
-        "a training loop of yours in the place of the families: a script, or a function of a configuration; it "
-        "runs in its folder, and with --resume only where it is typed again",
+        "a training loop of yours in place of the families: a script, or a function that takes a configuration; it "
+        "runs in its folder; type it again with --resume",
         default=None, form="FILE[:FUNCTION]", parse=parse_train, show=train_text, on_resume=True,
     )  # fmt: skip
     space: Mapping[str, Dimension] = flag_field(
-        "what varies, a TOML file of lines such as width = [64, 128] and rate = { low = 1e-4, high = 1e-2, "
-        "log = true }: of --train all of it, of a family as --range",
+        "a TOML file of what varies, with lines such as width = [64, 128] and rate = { low = 1e-4, high = 1e-2, "
+        "log = true }: for --train all dimensions, for families the same as --range",
         default_factory=dict, form="FILE", parse=parse_space, show=space_text,
     )  # fmt: skip
     range: Mapping[str, Dimension] = flag_field(
-        "what a dimension may be, in the place of the values that it has, such as d_model=64..256 or layers=2,4,6; "
-        "once for each",
+        "other values for a dimension, such as d_model=64..256 or layers=2,4,6; may be typed several times",
         default_factory=dict, form="NAME=LOW..HIGH|VALUE,...", parse=parse_range, show=range_text, repeats=True,
     )  # fmt: skip
     at_most: int | None = flag_field(
-        "what no configuration may be larger than, such as parameters=5M",
+        "the size of the largest model to try, such as parameters=5M",
         default=None, form="parameters=N", parse=parse_at_most, show=at_most_text,
     )  # fmt: skip
     first: tuple[Mapping[str, Value], ...] = flag_field(
-        "a configuration to try before all others, such as d_model=128,layers=4; what it does not say is the "
-        "default's; once for each",
+        "a configuration to try before all others, such as d_model=128,layers=4; dimensions that it does not name "
+        "are the default's; may be typed several times",
         default=(), form="NAME=VALUE,...", parse=parse_first, show=first_text, repeats=True,
     )  # fmt: skip
-    metric: str | None = flag_field("of --train: what it reports and the search makes small", default=None, form="NAME")
-    maximize: str | None = flag_field("the same where more is better; one of the two", default=None, form="NAME")
+    metric: str | None = flag_field("of --train: the reported number to minimize", default=None, form="NAME")
+    maximize: str | None = flag_field("the one to maximize; one of the two", default=None, form="NAME")
     life: int | None = flag_field(
-        "of --train: the steps after which a trial is complete (default: it goes on for as long as it is given)",
+        "of --train: the steps of a whole training (default: it has no end, and goes on for as long as it is given)",
         default=None, form="STEPS", parse=parse_life,
     )  # fmt: skip
     fix: Mapping[str, Value] = flag_field(
-        "dimensions of the space not to vary, such as precision=bf16,heads=4",
+        "dimensions that are not to vary, such as precision=bf16,heads=4",
         default_factory=dict, form="NAME=VALUE,...", parse=parse_fix, show=fix_text,
     )  # fmt: skip
     vary: tuple[str, ...] = flag_field(
-        "what of the recipe to vary too, from a quarter of its own value to four times it: "
-        f"{', '.join(VARIABLE_RECIPE_FIELDS)} (context: of nanogpt, whose trials are then judged on the same tokens, "
-        "each with its own context)",
+        "parts of the recipe that vary too, each from a quarter of its own value to four times it: "
+        f"{', '.join(VARIABLE_RECIPE_FIELDS)} (context: of nanogpt only, whose trials are then judged on the same "
+        "tokens, each with its own context)",
         default=(), form="NAME,...", parse=parse_vary, show=",".join,
     )  # fmt: skip
     set: Mapping[str, float | str] = flag_field(
-        "what of the recipe is not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
-        f"there are {', '.join(SETTABLE)}; --plan tells them, and why",
+        "parts of the recipe that are not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
+        f"there are {', '.join(SETTABLE)}; --plan shows their values, and why",
         default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
     )  # fmt: skip
     devices: int | None = flag_field(
@@ -144,7 +142,7 @@ class SearchFlags(Flags):
     )  # fmt: skip
     trials_per_gpu: int | str = flag_field(
         "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores "
-        "hold where CUDA's MPS runs, else one",
+        "allow where CUDA's MPS runs, else one",
         default=1, form="N|auto", parse=parse_sharing,
     )  # fmt: skip
     cores_per_trial: int = flag_field(
@@ -155,26 +153,26 @@ class SearchFlags(Flags):
         default=None, form="HOST:PORT", stored=False, on_resume=True,
     )  # fmt: skip
     oversubscribe: bool = flag_field(
-        "let more devices, or trials on a GPU, be asked for than there are devices, or CPU cores",
+        "allow more devices than there are, and more trials on a GPU than it has CPU cores",
         default=False, on_resume=True,
     )  # fmt: skip
     deadline: float | None = flag_field(
-        "wall clock to end within, from the start of the study, beside the cap", default=None, **TIME, on_resume=True
+        "wall clock from the start of the study, within which it ends", default=None, **TIME, on_resume=True
     )
     patient: bool = flag_field(
-        "let few devices work long where that promises a better winner (default: on all of them, so that the wall "
-        "clock stays within about twice cap / devices, or cap / devices and one training with --life)",
+        "keep more of the cap for one trial, on few devices for long (default: the wall clock stays within about twice "
+        "cap / devices, or with --life cap / devices and one whole training)",
         default=False,
     )
     stop_below_gain: float | None = flag_field(  # nats a device-hour
-        "hand devices back where an hour more is expected to make the best loss better by less than so many nats, "
-        "by a law of all trials, such as 0.002/h (default: the cap is spent)",
+        "hand devices back when another device-hour is expected to lower the best loss by less than so many nats, "
+        "such as 0.002/h (default: the cap is spent)",
         default=None, form="NATS/h", parse=parse_gain, show=gain_text, on_resume=True,
     )  # fmt: skip
     seed: int = flag_field("for every random choice", default=0, **NUMBER_OF)
     confirm: int = flag_field(
         "train the last two of each family anew with so many other seeds each, 2 or more, on at most a third of the "
-        "cap, so that the ranking says whether they are told apart",
+        "cap, so that the ranking says whether they differ by more than luck",
         default=0, **NUMBER_OF,
     )  # fmt: skip
     out: Path | None = flag_field("the study's folder, made new (default: runs/<time>)", default=None, **FOLDER)
@@ -182,8 +180,8 @@ class SearchFlags(Flags):
         "compare trials at equal device-seconds or at equal tokens", default="seconds", choices=("seconds", "tokens")
     )
     search: str = flag_field(
-        "how configurations are suggested: by what is promising before anything is known (prior), by that and then "
-        "by results (tpe), or each equally likely (random)",
+        "how configurations are suggested: by what suits cap, device and text (prior), by that and then by results "
+        "(tpe), or each equally likely (random)",
         default="tpe", choices=("tpe", "prior", "random"),
     )  # fmt: skip
     objective: str = flag_field(
@@ -192,13 +190,13 @@ class SearchFlags(Flags):
         default="loss", choices=("loss", "front"),
     )  # fmt: skip
     learn_from: tuple[Path, ...] = flag_field(
-        "earlier searches: what is the same here of their speeds, prices, memory, losses and winners counts from "
-        "the beginning",
+        "earlier searches, whose speeds, prices, memory, losses and winners count from the beginning, as far as they "
+        "hold here",
         default=(), form="FOLDER,...", parse=parse_paths, show=paths_text,
     )  # fmt: skip
     memory_limit: int | None = flag_field(  # bytes
-        f"memory a trial may take beside what its process holds without it: {MEMORY_FORMS}; what will not fit is "
-        "not launched (default: none on a CPU, all there is on a GPU)",
+        f"memory that a trial may take beyond what its process holds anyway: {MEMORY_FORMS}; what will not fit is "
+        "not launched (default: no limit on a CPU, all there is on a GPU)",
         default=None, form="SIZE", parse=parse_bytes, show=bytes_text,
     )  # fmt: skip
     report_every: float = flag_field(
@@ -221,8 +219,8 @@ class SearchFlags(Flags):
         default=None, **CORPUS,
     )  # fmt: skip
     mirror: Path | None = flag_field(
-        "a folder on a disk that lives longer than this machine: it has a copy of the study, a minute old at most, "
-        "which --resume takes where the study's own folder is gone",
+        "a folder on a disk that outlives this machine: the study is copied there every minute, and --resume begins "
+        "with the copy if the study's own folder is gone",
         default=None, form="FOLDER", parse=parse_path, on_resume=True,
     )  # fmt: skip
     price_per_hour: float | None = flag_field(
@@ -231,13 +229,12 @@ class SearchFlags(Flags):
     )  # fmt: skip
     skip_bad_lines: bool = flag_field("leave out lines of pairs without a tab, or with an empty side", default=False)
     plan: bool = flag_field(
-        "print what the search would do and cost, with --resume what is left and what other caps would buy, and "
+        "print what the search would do and cost (with --resume: what is left, and what other caps would buy), and "
         "end: nothing is spent, no study written",
         default=False, stored=False, on_resume=True,
     )  # fmt: skip
     config: Path | None = flag_field(
-        "settings from a YAML file, by the names of the flags, or from a study's study.json; a flag that is typed "
-        "counts more",
+        "settings from a YAML file, by the names of the flags, or from a study's study.json; a typed flag wins",
         default=None, **FILE, stored=False,
     )  # fmt: skip
     resume: Path | None = flag_field(

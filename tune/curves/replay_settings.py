@@ -114,11 +114,11 @@ class ReplaySettings(TableFlags):
         default=SCHEDULERS, form=",".join(SCHEDULERS), parse=parse_each(parse_known(SCHEDULERS)), show=lambda _: "all",
     )  # fmt: skip
     ablations: tuple[str, ...] = flag_field(
-        "also ration without one of its ideas", default=(), form=f"{ALL}|IDEA,...", parse=parse_each(str)
+        "also ration less one of its ideas at a time", default=(), form=f"{ALL}|IDEA,...", parse=parse_each(str)
     )
     suggest: str = flag_field(
-        "how configurations are chosen, for all schedulers alike; order: a seeded one; prior: as a search does, "
-        "whose centre is off by as much as it says of itself",
+        "how configurations are chosen, for all schedulers alike; order: in a seeded order; prior: as a search does, "
+        "by its prior, whose centre each seed moves within its own uncertainty",
         default="order", choices=SUGGESTIONS,
     )  # fmt: skip
     learn_from: Path | None = flag_field(
@@ -141,6 +141,6 @@ class ReplaySettings(TableFlags):
         "device time to put another trial on a slot", default=1.0, form="1s", parse=parse_duration, show=duration_text
     )
     rows: Path | None = flag_field(
-        "keep rows there, one a line, and take from there those that it has", default=None, form="FILE", parse=Path
+        "keep rows in this file, one a line; what it has is not played again", default=None, form="FILE", parse=Path
     )
     json: bool = flag_field("rows as JSON", default=False)

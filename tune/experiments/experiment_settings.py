@@ -56,20 +56,22 @@ class ExperimentSettings(TableFlags, Settings):
     name: str = flag_field(
         f"of {', '.join(EXPERIMENTS)}", default="", form="NAME", places="?", stored=False, on_resume=True
     )
-    list: bool = flag_field("name the experiments, and what each is worth here", default=False, stored=False)
+    list: bool = flag_field(
+        "name the experiments, and the least and most that each is worth here", default=False, stored=False
+    )
     families: Mapping[str, float] = flag_field(
         "the model, or one of yours that --load registers (default: the experiment's own)",
         form="translation|nanogpt|NAME", parse=parse_families, show=families_text,
     )  # fmt: skip
     set: Mapping[str, float | str] = flag_field(
-        f"what of the family's recipe is to be another, such as context=256; there are {', '.join(SETTABLE)}",
+        f"parts of the family's recipe to change, such as context=256; there are {', '.join(SETTABLE)}",
         default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
     )  # fmt: skip
     text_corpus: Path | str | None = flag_field(
         f"as of a search (default: {HUB_TEXT}, or builtin where the hub cannot be reached)", default=None, **CORPUS
     )
     memory_limit: int | None = flag_field(  # bytes
-        f"of lists, batch_size (default on a CPU: 2GB) and estimates: memory that a training may take: {MEMORY_FORMS}",
+        f"memory that a training may take, of lists, batch_size (default on a CPU: 2GB) and estimates: {MEMORY_FORMS}",
         default=None, form="SIZE", parse=parse_bytes, show=bytes_text,
     )  # fmt: skip
     plan: bool = flag_field(
@@ -79,10 +81,10 @@ class ExperimentSettings(TableFlags, Settings):
     scale: float = flag_field(
         "the share of its training that an experiment does, such as 0.01", default=1.0, form="SHARE", parse=parse_share
     )
-    seeds: int = flag_field("how often each training is repeated, with another seed", default=1, form="N", parse=int)
+    seeds: int = flag_field("trainings of each configuration, with a seed each", default=1, form="N", parse=int)
     of: Path | None = flag_field(
-        "of scaling: a search's study, whose winner's family, configuration, text and seed it takes; of several "
-        "families that with the largest share, or the one that --families names",
+        "of scaling: a search's study, for its winner's family, configuration, text and seed; of several families "
+        "the one with the largest share, or the one that --families names",
         default=None, form="FOLDER", parse=parse_path,
     )  # fmt: skip
     tables: Path | None = flag_field(
