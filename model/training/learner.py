@@ -4,8 +4,10 @@ import logging
 import math
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -182,10 +184,13 @@ class Learner:
             torch.cuda.synchronize(self.device)
 
     def can_compile(self) -> bool:
-        """Whether torch.compile serves this model, and a compiler is found."""
+        """Whether torch.compile serves this model, and on a CPU a compiler and Python's headers are there: without
+        either it takes as long, and fails."""
         if not self.family.compiles or self._kind in MISCOMPILED:
             return False
-        return shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
+        headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")  # where torch looks, on Debian too
+        compiler = shutil.which(os.environ.get("CXX", "g++"))
+        return self.device.type == "cuda" or (compiler is not None and headers.exists())
 
     def compile(self) -> None:
         """Compile forward and loss; the weights and their names stay as they are. On a CPU the next step takes long.

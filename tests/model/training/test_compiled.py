@@ -1,9 +1,12 @@
 """A compiled step learns what an eager one does."""
 
 import shutil
+import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +16,10 @@ from model.data.dataset import PairData, TextData
 from model.nn.attention import _pool
 from model.training.learner import Learner
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+HEADERS = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None or not HEADERS.exists(), reason="torch.compile needs a C++ compiler, Python's headers"
+)
 
 
 def test_a_compiled_step_learns_what_an_eager_one_does_and_leaves_the_dropout_masks_as_they_are(
@@ -33,6 +39,18 @@ def test_a_compiled_step_learns_what_an_eager_one_does_and_leaves_the_dropout_ma
     assert learner._loss != learner._loss_of, "it fell back to eager"
     assert found == pytest.approx(expected, rel=1e-4)
     assert torch.equal(_pool(0.1, torch.float32), before)
+
+
+def test_it_is_tried_only_where_a_compiler_and_pythons_headers_are(
+    small_text: Config, text_data: TextData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many systems have g++ without the headers, and it takes long to fail."""
+    learner, lacking = Learner(small_text, text_data, torch.device("cpu")), str(tmp_path / "none")
+    with_headers = str(HEADERS.parent)
+    for compiler, headers in ((sys.executable, with_headers), (sys.executable, lacking), (lacking, with_headers)):
+        monkeypatch.setenv("CXX", compiler)
+        monkeypatch.setattr(sysconfig, "get_path", lambda name, *_, headers=headers: headers)
+        assert learner.can_compile() == (lacking not in (compiler, headers))
 
 
 def test_a_compiled_translator_and_a_gpt_that_recomputes_learn_what_eager_ones_do(
