@@ -21,7 +21,7 @@ test: $(VENV)/installed-dev ## all tests
 	$(COMPILED)
 	$(IN)/python -m pytest -n 3 --no-loadscope-reorder
 
-test-fast: $(VENV)/installed-dev ## those without Ray that take a core no seconds
+test-fast: $(VENV)/installed-dev ## the quick ones, without Ray
 	$(COMPILED)
 	$(IN)/python -m pytest -n 2 --no-loadscope-reorder -m 'not ray and not slow'
 
