@@ -223,14 +223,14 @@ def train_to_report(context: TaskContext, life: Life, at: int, *, final: bool) -
         yield Message(kind=max(report.seconds, key=report.seconds.__getitem__))
     if report.ended != "diverged" and (report.valid is None or report.steps < at * life.every):
         raise UserError(f"{report.steps} of {segment.steps} steps in the seconds that there were: go on with --resume")
-    loss = None if report.valid is None else report.valid.loss
-    if final:
-        life.decayed[at] = loss
+    loss, averaged = (None if each is None else each.loss for each in (report.valid, report.averaged))
+    if final:  # a search keeps the better of the two
+        life.decayed[at] = loss if averaged is None or loss is None else min(loss, averaged)
     else:
         life.parameters, life.steps, life.tokens = report.parameters, report.steps, report.tokens
         life.diverged, life.valid[at] = at if loss is None else None, loss
-        if report.averaged is not None:
-            life.averaged[at] = report.averaged.loss
+        if averaged is not None:
+            life.averaged[at] = averaged
     life.keep(context.folder)
     if final:
         shutil.rmtree(folder, ignore_errors=True)

@@ -103,10 +103,24 @@ def test_its_losses_are_those_of_a_search(few: dict[str, tuple], tmp_path: Path)
     for reports, final, name in ((6, True, "decayed_loss"), (2, True, "decayed_loss"), (6, False, "valid_loss")):
         segment = Segment(device_seconds=600.0, steps=reports * every, final=final, whole=False)
         *_, report = train(at.config, at.data, segment, folder=tmp_path / name, evaluation_tokens=256)
-        assert report.valid is not None and row[name][reports - 1] == report.valid.loss
-        assert final or (report.averaged is not None and row["averaged_loss"][reports - 1] == report.averaged.loss)
+        both = [each.loss for each in (report.valid, report.averaged) if each is not None]
+        assert row["decayed_loss"][reports - 1] == min(both) or not final
+        assert [row[each][reports - 1] for each in ("valid_loss", "averaged_loss")] == both or final
     assert row["tokens_per_report"] == round(report.tokens / 6) and row["parameters"] == report.parameters
     assert row["decayed_loss"].count(None) == 4 and None not in row["valid_loss"]
+
+
+def test_after_a_decay_the_better_of_weights_and_average_counts(
+    few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = row_of(train_life(place(few, tmp_path / "life"), ASKED))
+
+    def swapped(*args: Any, **named: Any) -> Iterator[Report]:
+        for report in train(*args, **named):
+            yield replace(report, valid=report.averaged, averaged=report.valid) if report.averaged else report
+
+    monkeypatch.setattr(life_training, "train", swapped)
+    assert row_of(train_life(place(few, tmp_path / "swapped"), ASKED))["decayed_loss"] == row["decayed_loss"]
 
 
 def test_a_longer_life_goes_on_where_the_shorter_ended(
