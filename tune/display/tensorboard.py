@@ -36,7 +36,7 @@ from model.training.evaluation import Score
 from tune.display.standings import draw_front, loop_ranking_table, ranking_table
 from tune.reports import Metric, Report, to_row
 from tune.search.engine import GIVE_UP, RETRY, Engine, Listener
-from tune.search_space import Dimensions, label
+from tune.search_space import DIMENSIONS, VARIABLE_RECIPE_FIELDS, Dimensions, label
 from tune.settings import Settings
 from tune.store.journal import SLOT_SHARE_SQL, Journal, Stopwatch
 from tune.store.queries import best_so_far, ranking
@@ -122,10 +122,11 @@ def reason_number(reason: str) -> int:
 
 
 def names_of(dimensions: Iterable[str]) -> dict[str, str]:
-    """Return the names of columns by which TensorBoard sorts them; it shows the names of the search space as heads."""
-    names = ("family", *dimensions)
-    width = len(str(len(names)))
-    return {name: f"{place:0{width}} {name}" for place, name in enumerate(names, 1)}
+    """Return the names of columns by which TensorBoard sorts them; it shows the names of the search space as heads. It
+    matches studies by them, so our own dimensions have theirs in any study; others follow."""
+    ours, names = ("family", *DIMENSIONS, *VARIABLE_RECIPE_FIELDS), ("family", *dimensions)
+    places = enumerate(dict.fromkeys((*ours, *names)), 1)
+    return {name: f"{place:03} {name}" for place, name in places if name in names}
 
 
 def hparams_columns(dimensions: Dimensions, families: Iterable[str], metric: Metric | None = None) -> Summary.Value:

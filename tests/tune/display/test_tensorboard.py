@@ -268,6 +268,20 @@ def test_after_the_cap_also_of_what_is_freed_of_the_recipe(tmp_path: Path) -> No
         assert abs(shown[trial] - seconds) < 1e-3 * seconds
 
 
+def test_studies_side_by_side_fill_the_columns_that_they_share(tmp_path: Path) -> None:
+    """As with `tensorboard --logdir runs`, whatever else one of them varies, and in whatever order."""
+    many = {**dict.fromkeys(("own", "other"), (1, 2)), **DIMENSIONS, **dict.fromkeys(VARIABLE_RECIPE_FIELDS, (1, 2))}
+    few = {"dropout": (0.0, 0.1), "layers": (2, 4)}
+    journal, shown = Journal(tmp_path, new=True), tmp_path / "tensorboard"
+    TensorBoard(shown, journal, Settings(budget=60), many)  # TensorBoard has the columns of one study for all
+    for study, dimensions in {"many": many, "few": few}.items():
+        config = {name: values[-1] for name, values in dimensions.items()}
+        TrialRun(shown / study / "t1", journal, "t1", hparams_start(dimensions, study, config))
+    _, rows = hparams_table(tmp_path)
+    assert rows["few/t1"] == {"family": "few", "dropout": 0.1, "layers": 4}
+    assert {"family", *many} <= set(rows["many/t1"])
+
+
 def test_after_a_sigkill_and_after_going_on(tmp_path: Path) -> None:
     process = FORKING.Process(target=killed, args=(tmp_path,), daemon=True)
     process.start()
