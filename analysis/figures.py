@@ -149,7 +149,7 @@ def comparison_rows(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
         yield f"{family}: text", *(text(study, family) for study in both)
         windows = [study.judged_context(family) for study in both]
         if any(windows):
-            yield f"{family}: context", *(str(window or tables.EMPTY_CELL) for window in windows)
+            yield f"{family}: judged context", *(str(window or tables.EMPTY_CELL) for window in windows)
         pools = [table[table["family"] == family] for table in rankings]
         best = [None if pool.empty else winner(each, pool) for each, pool in zip(results, pools, strict=True)]
         on = [None if row is None or "on_whole" not in row else measured_text(row) for row in best]
@@ -212,5 +212,5 @@ def text(study: Study, family: str) -> str:
     corpus = study.corpus(family)
     if "vocabulary" not in corpus:
         return str(corpus.get("name", tables.EMPTY_CELL))
-    words = f"vocabulary of {corpus.get('vocabulary', '?')}"
+    words = f"vocabulary of {corpus['vocabulary']:,}"
     return f"{corpus.get('name', '?')} {str(corpus.get('sha256', ''))[:8]}, {words}"

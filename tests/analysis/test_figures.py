@@ -24,7 +24,7 @@ from analysis.plots import dimensions as effects_file
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import comparable_measurements, effects, importances, precision
 from analysis.plots.search import curves, front, parallel_coordinates, progress, size_curve
-from analysis.ranking import ranking
+from analysis.ranking import ranking, section_title
 from analysis.settings import PlotSettings, RankSettings
 from analysis.spending import slot_hold_times, spending
 from analysis.study import Results, Study, open_studies, open_study
@@ -366,7 +366,19 @@ def test_perplexities_in_another_context_are_marked(write: Callable[..., Written
         shown = {name: cells for name, *cells in comparison_rows(*results(*studies).studies)}
         assert ("nanogpt: perplexity, not in the same context" not in shown) == alike
         assert not any("translation: perplexity, not" in name for name in shown), "its rows are sentences"
-        assert shown["nanogpt: context"] == ["64", str(context)]
+        assert shown["nanogpt: judged context"] == ["64", str(context)]
+
+
+def test_two_studies_tell_their_vocabulary_as_the_ranking_does(write: Callable[..., Written]) -> None:
+    facts = {"corpora": {"nanogpt": FACTS["corpora"]["nanogpt"] | {"vocabulary": 4096}}}
+    studies = write("a", **facts), write("b", **facts)
+    for study in studies:
+        study.trial("t1")
+        study.report("t1", 5.0)
+    found = results(*studies)
+    shown = {name: cells for name, *cells in comparison_rows(*found.studies)}
+    told = section_title(ranking(found), found).split(", ")[2].partition(":")[0]
+    assert told.startswith("vocabulary") and all(cell.endswith(told) for cell in shown["nanogpt: text"])
 
 
 def test_the_best_so_far_is_what_leads_the_ranking_and_ends_with_what_was_spent(write: Callable[..., Written]) -> None:
