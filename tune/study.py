@@ -7,6 +7,7 @@ check_not_hidden("model")
 # isort: split
 
 import json
+import math
 import shlex
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -290,7 +291,8 @@ def conclude(
         listener.on_close(engine)
     near = settings.deadline is not None and engine.wall_left() < (1 - NEAR) * settings.deadline
     ended = {"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms}
-    journal.write_facts(ended=ended | {"near_wall": engine.accounting.clock() > NEAR * engine.wall_clock})
+    wall = engine.wall_clock
+    journal.write_facts(ended=ended | {"wall_clock": wall if math.isfinite(wall) else None})
     if ours:
         found, told_to_end = winners(journal), engine.stopping in signal.Signals.__members__
         families = [name for name in settings.families if name in found or not told_to_end]

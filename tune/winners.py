@@ -29,7 +29,6 @@ from tune.loop import output_of
 from tune.own_space import LOOP
 from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
-from tune.search.ladder import WALL_CLOCK_MULTIPLE
 from tune.search.successive_halving import (
     BEFORE_DEADLINE,
     NO_LONGER,
@@ -139,7 +138,6 @@ MUCH = 0.1
 """Share of the cap left over above which a line says why, for any reason."""
 NEAR = 0.9
 """Share of a deadline or a wall clock: a search that ended earlier was ended by something else."""
-AT_WALL = f"without --patient a search takes about {WALL_CLOCK_MULTIPLE:g} times cap / devices of wall clock"
 
 
 def last_lines(
@@ -174,8 +172,9 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
     facts: Any = journal.facts()
     beside = f"{money_text(spent, price)}{energy_text(facts.get(ENERGY))}"
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps{beside}"
-    last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
-    left, ended = duration_text(round(cap - spent, 1)), as_mapping(facts.get("ended"))
+    last = "SELECT reason, at FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
+    left = duration_text(round(cap - spent, 1))
+    ended: Any = as_mapping(facts.get("ended"))
     by_itself = ended.get("reason") == ENDED_BY_CAP
     for row in journal.rows(last) if cap - spent > TOLD_FROM * cap else ():
         if any(each in row["reason"] for each in (PAST_BEST, TOO_LITTLE, NO_LONGER)):
@@ -183,8 +182,10 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
         elif by_itself and (ended.get("near_deadline") or BEFORE_DEADLINE in row["reason"]):
             yield f"{left} left at the deadline: a later --deadline goes on with them"
         elif by_itself and "experiment" not in facts and cap - spent > MUCH * cap:
-            why = AT_WALL if ended.get("near_wall") else row["reason"].split(": ", 1)[-1]
-            yield f"{left} left: {NO_TRIAL if row['reason'] == NO_TRIAL else f'{why}; a larger --budget goes on'}"
+            why, wall = row["reason"].split(": ", 1)[-1], ended.get("wall_clock") or math.inf
+            if why != NO_TRIAL and row["at"] > NEAR * wall:
+                why = f"its wall clock without --patient, about {duration_text(round(wall))}, was over"
+            yield f"{left} left: {why}{'' if why == NO_TRIAL else '; a larger --budget goes on'}"
 
 
 MOST = 4

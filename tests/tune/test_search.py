@@ -21,6 +21,7 @@ from tests.soak.search import Search
 from tests.tune.display.conftest import check_all_are_complete
 from tune.cli import main
 from tune.ranking import ranking
+from tune.search.ladder import WALL_CLOCK_MULTIPLE
 from tune.search.resume import close_what_a_kill_left_open
 from tune.settings import Settings
 from tune.store.journal import Journal
@@ -74,6 +75,12 @@ def test_a_search_that_is_over_says_so_and_runs_no_more(searched: Searched, caps
     said = capsys.readouterr().out
     assert said.startswith(f"{searched.study}: it is over: spent ") and said.count("\n") == 1
     assert rows(searched.study, "SELECT * FROM charges") == before
+
+
+def test_it_tells_the_wall_clock_that_it_had(searched: Searched) -> None:
+    facts = {row["key"]: json.loads(row["value"]) for row in rows(searched.study, "SELECT key, value FROM study")}
+    had = WALL_CLOCK_MULTIPLE * searched.cap / facts["devices"]["slots"]
+    assert (facts["ended"]["reason"], facts["ended"]["wall_clock"]) == ("cap", pytest.approx(had))
 
 
 def test_what_the_records_took_is_a_part_of_the_search(searched: Searched) -> None:

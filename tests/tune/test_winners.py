@@ -28,6 +28,7 @@ from tune.search.successive_halving import NO_TRIAL
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
 from tune.study import run_study
+from tune.units import duration_text
 from tune.winners import (
     MOST,
     UNCHARGED_SECONDS,
@@ -250,7 +251,7 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
     world = World(tmp_path / "study", cap=1000.0, slots=1, deadline=deadline).run()
     world.journal.write_facts(ended={"reason": reason, "near_deadline": deadline is not None})
     *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
-    *_, last = world.rows("SELECT reason FROM decisions WHERE action = 'hand back'")
+    *_, last = world.rows("SELECT reason, at FROM decisions WHERE action = 'hand back'")
     told = {
         ("cap", 100.0): "15m left at the deadline: a later --deadline goes on with them",
         ("cap", None): f"15m left: {last['reason']}; a larger --budget goes on",
@@ -258,8 +259,11 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
     assert "nothing is left" not in line
     assert line == told.get((reason, deadline), line) and (line.startswith("15m left") == (reason == "cap"))
     if (reason, deadline) == ("cap", None):
-        world.journal.write_facts(ended={"reason": reason, "near_wall": True})
-        assert "--patient" in [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1]
+        over = last["at"]  # what comes after it, such as samples, is not the search's
+        for wall, told_so in ((over, True), (2 * over, False), (None, False)):
+            world.journal.write_facts(ended={"reason": reason, "wall_clock": wall})
+            *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
+            assert ("--patient" in line) == (duration_text(round(over)) in line) == told_so
         moment = {"at": world.now, "trial": None, "action": "hand back", "report": 0}
         world.journal.insert("decisions", moment | {"reason": NO_TRIAL})  # whatever the cap
         assert [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1] == f"15m left: {NO_TRIAL}"
