@@ -23,7 +23,7 @@ from tune.search.state import AgreedTerms, State, last_events, number, parse_agr
 from tune.search_space import seedless
 from tune.store.accounting import DECODING, RunningLease
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, kill_worker, read_heartbeat
-from tune.store.journal import SLOT_SHARE_SQL, Journal, as_mapping
+from tune.store.journal import DAMAGED_REMEDY, SLOT_SHARE_SQL, Journal, as_mapping
 from tune.store.mirror import is_copy
 from tune.units import whole_text
 
@@ -185,7 +185,8 @@ def damage_as_user_error(journal: Journal) -> Iterator[None]:
         raise
     except DAMAGED as error:
         what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
-        raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
+        damaged = f"{str(journal.folder)!r} has a damaged journal ({what})"
+        raise UserError(f"--resume: {damaged}: {DAMAGED_REMEDY}") from error
 
 
 class Newest(Protocol):
@@ -349,6 +350,6 @@ def remember_memory(engine: Engine, trial: str, micro_batches: int, measured: in
 
 
 def check_parts(trial: str, micro_batches: object) -> None:
-    """Check into how many parts a trial cut its batches. UserError: no trial can have so many."""
+    """Check into how many parts a trial cut its batches. ValueError: no trial can have so many."""
     if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
-        raise UserError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")
+        raise ValueError(f"{trial} cannot have cut its batches into {micro_batches!r} parts")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Self
 
-from tune.errors import UserError
 from tune.reports import Report
 from tune.search.family import Family, TrialRecord
 from tune.search.forecast import Progress
@@ -273,13 +272,13 @@ OPTIONAL_LADDER_FIELDS = ("life", "confirm", "own", "slots", "within", "deadline
 
 
 def ladder_of(terms: Mapping[str, Fact]) -> Ladder:
-    """Read the ladder that was agreed for a family. UserError: it is damaged."""
+    """Read the ladder that was agreed for a family. ValueError: it is damaged."""
     stored = as_mapping(terms["ladder"])
     known = {name: number(value) for name, value in stored.items() if name != "top"}
     top, whole = stored.get("top"), {*stored, *OPTIONAL_LADDER_FIELDS} == {each.name for each in fields(Ladder)}
     sound = whole and isinstance(top, int) and 0 <= top <= MOST_RUNGS and known["first"] > 0
     if not sound or not (1 < known["eta"] <= MOST_ETA and known["fall_kept"] < 1 and known.get("life", 1.0) > 0):
-        raise UserError("--resume: damaged journal: a ladder that it tells of cannot be climbed: begin anew")
+        raise ValueError("a ladder that it tells of cannot be climbed")
     assert isinstance(top, int)
     return Ladder(top=top, **known)
 

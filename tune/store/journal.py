@@ -39,7 +39,7 @@ LOCK = "journal.lock"
 STUDY_FILE = "study.json"
 ENERGY = "energy_joules"
 """The fact that holds the energy which the machine took meanwhile, where its counters can be read."""
-DAMAGED_REMEDY = "move it away and go on with its --mirror copy, or begin a new study"
+DAMAGED_REMEDY = "take that folder away and go on with its --mirror copy, or begin a new study"
 ENDED_BY_CAP, ENDED_BY_ERRORS = "cap", "errors"
 """The reason that the fact `ended` gives where a search came to its own end."""
 TOLD_FROM = 0.01

@@ -16,7 +16,7 @@ from tune import cli
 from tune.facts import check_same_text
 from tune.search.resume import check_plain, damage_as_user_error
 from tune.settings import Settings
-from tune.store.journal import LOCK, Journal
+from tune.store.journal import DAMAGED_REMEDY, LOCK, Journal
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/study/checkpoints/t001")
 FLAGS = ["--budget", "60s", "--families", "nanogpt", "--text-corpus", "text.txt"]
@@ -189,7 +189,7 @@ def test_a_strangers_journal_is_refused_in_one_line(four_reports: Path, tmp_path
         (tmp_path / "journal.db").write_bytes(b"\x80\x04 a pickle, say" * 1000)
     with pytest.raises(ValueError, match=r"^--resume: (.* )?damaged") as refused:
         World(tmp_path, cap=600, slots=1)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value) and str(refused.value).endswith(DAMAGED_REMEDY)
 
 
 def test_damaged_facts_are_one_line(tmp_path: Path) -> None:
