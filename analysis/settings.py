@@ -50,7 +50,7 @@ class RankSettings(TableFlags):
     by: str = flag_field("the order inside a section", default="quotient", choices=tuple(ORDERS))
     family: str | None = flag_field("this family only", default=None, **FAMILY)
     front: bool = flag_field(
-        "only the front: configurations of which none other is both smaller and better", default=False
+        "only the front: configurations than which no other is both smaller and better", default=False
     )
     where: str | None = flag_field(
         "only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", default=None, form="CONDITION"
@@ -196,8 +196,9 @@ class CheckSettings(TableFlags):
         "how columns follow from the others", default_factory=dict, form="COLUMN=FORMULA;...", parse=parse_formulas
     )
     order: Expression | None = flag_field(
-        "what orders the rows, or a column `rank`, low first", default=None, form="FORMULA", parse=parse_expression
-    )
+        "the score that orders the rows, or is ranked in a column `rank`, low first",
+        default=None, form="FORMULA", parse=parse_expression,
+    )  # fmt: skip
     json: bool = flag_field("the findings as json instead of the table", default=False)
 
     def __post_init__(self) -> None:

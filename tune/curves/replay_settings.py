@@ -114,7 +114,7 @@ class ReplaySettings(TableFlags):
         default=SCHEDULERS, form=",".join(SCHEDULERS), parse=parse_each(parse_known(SCHEDULERS)), show=lambda _: "all",
     )  # fmt: skip
     ablations: tuple[str, ...] = flag_field(
-        "also ration less one of its ideas at a time", default=(), form=f"{ALL}|IDEA,...", parse=parse_each(str)
+        "also ration without these ideas, one at a time", default=(), form=f"{ALL}|IDEA,...", parse=parse_each(str)
     )
     suggest: str = flag_field(
         "how configurations are chosen, for all schedulers alike; order: in a seeded order; prior: as a search does, "
