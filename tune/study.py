@@ -285,11 +285,11 @@ def conclude(
     """
     journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
     ours, scores = context.loop is None and context.listed is None, dict[str, Score]()
+    near = settings.deadline is not None and engine.wall_left() < (1 - NEAR) * settings.deadline
     if ours:
         scores = yield from keep_winners(context, engine, tensorboard)
     for listener in listeners:
         listener.on_close(engine)
-    near = settings.deadline is not None and engine.wall_left() < (1 - NEAR) * settings.deadline
     ended = {"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms}
     wall = engine.wall_clock
     journal.write_facts(ended=ended | {"wall_clock": wall if math.isfinite(wall) else None})
