@@ -16,7 +16,7 @@ from model.cost.probe import LEAST_STEPS, step_seconds
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
 from model.families import BUILT_IN, FAMILIES
-from model.training.learner import dry_batch
+from model.training.learner import dry_batch, missing_for_compiling
 from model.training.memory import machine_bytes, ran_out
 from tune.corpora import load_corpora
 from tune.devices import Devices
@@ -185,6 +185,9 @@ def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
         return replace(found, probed=found.probed + sum(seconds for _, seconds in measured.values()), begun=begun)
     devices = shared
     asked, notes = memory_limit(settings, devices)
+    compiles = devices.kind == "cpu" and any(FAMILIES[name].compiles for name in spaces) and not settings.address
+    if compiles and (lacking := missing_for_compiling()):
+        notes.append(f"no {lacking}: no step is compiled, so long trainings take up to 1.4 times as long")
     limits = [limit for limit in (asked, devices.trial_bytes) if limit is not None]
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)

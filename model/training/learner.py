@@ -24,6 +24,7 @@ from model.training.averaging import Average
 from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
 from model.training.memory import give_back_freed, ran_out
 from model.training.muon import AdamW, Muon, begin_moments
+from tune.errors import error_text
 from tune.reports import NEW_DROPOUT
 
 MOMENTUM = 0.9
@@ -37,7 +38,7 @@ of torch 2.11 made it .05, of some matrices .2 to .3, and models learned much wo
 
 log = logging.getLogger(__name__)
 MISCOMPILED = set[tuple[str, str, str]]()
-"""Families, architectures and precisions for which compiled gradients were found wrong in this process."""
+"""Families, architectures and precisions for which in this process compiling failed or gave wrong gradients."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,14 @@ class Step:
     loss: Tensor  # un-smoothed; of several steps (N,)
     gradient_norm: Tensor  # of the last step
     tokens: int
+
+
+def missing_for_compiling() -> str | None:
+    """Return what torch.compile lacks on a CPU of this machine, where without it it takes as long, and fails."""
+    if shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
+        return compiler
+    headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")  # where torch looks, on Debian too
+    return None if headers.exists() else "Python's headers (python3-dev)"
 
 
 class Learner:
@@ -184,13 +193,10 @@ class Learner:
             torch.cuda.synchronize(self.device)
 
     def can_compile(self) -> bool:
-        """Whether torch.compile serves this model, and on a CPU a compiler and Python's headers are there: without
-        either it takes as long, and fails."""
+        """Whether torch.compile serves this model, did not fail it, and on a CPU has what it needs."""
         if not self.family.compiles or self._kind in MISCOMPILED:
             return False
-        headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")  # where torch looks, on Debian too
-        compiler = shutil.which(os.environ.get("CXX", "g++"))
-        return self.device.type == "cuda" or (compiler is not None and headers.exists())
+        return self.device.type == "cuda" or missing_for_compiling() is None
 
     def compile(self) -> None:
         """Compile forward and loss; the weights and their names stay as they are. On a CPU the next step takes long.
@@ -223,8 +229,10 @@ class Learner:
             again, other = (cosines(first, self._gradients_by(loss, batch)) for loss in (self._loss_of, compiled))
             spare = [UNLIKE, *(UNLIKE_MATRIX + BY_CHANCE / each.numel() ** 0.5 for each in first)]
         except Exception as error:  # a compiler has many ways to fail
-            if self._loss != compiled and not ran_out(error):
-                raise
+            if not ran_out(error):
+                if self._loss != compiled:
+                    raise
+                self._compile_no_more(f"fails here: {error_text(error)}")
             self.optimizer.zero_grad(set_to_none=True)
             give_back_freed()
             return False
@@ -233,9 +241,13 @@ class Learner:
         known = math.isfinite(sum(again))
         alike = all(one > another - least for one, another, least in zip(other, again, spare, strict=True))
         if known and not alike:
-            MISCOMPILED.add(self._kind)
-            log.warning("torch.compile gives other gradients here (%s): it is not compiled", ", ".join(self._kind))
+            self._compile_no_more("gives other gradients here")
         return known and alike
+
+    def _compile_no_more(self, why: str) -> None:
+        """Compile none of this kind in this process any more: each try takes half a minute."""
+        MISCOMPILED.add(self._kind)
+        log.warning("torch.compile %s (%s): it is not compiled", why, ", ".join(self._kind))
 
     def _gradients_by(self, loss: Callable[..., tuple[Tensor, Tensor]], batch: Batch) -> list[Tensor]:
         """Return the gradients of all matrices by this loss, of one batch, summed over many dropout masks."""
@@ -258,6 +270,8 @@ class Learner:
                 short = ran_out(error)
                 if random_state is None and not (short and self.micro_batches < len(batch.targets)):
                     raise
+                if not short:
+                    self._compile_no_more(f"fails here: {error_text(error)}")
             self.optimizer.zero_grad(set_to_none=True)
             if short:
                 self.is_out_of_memory = True

@@ -259,6 +259,15 @@ def test_of_a_search_that_suggests_who_leads_is_the_priors_too(
     journal.close()
 
 
+@pytest.mark.parametrize(("address", "said"), [(None, True), ("auto", False)])
+def test_a_search_says_what_is_missing_to_compile_steps_on_this_machine(
+    asked: Settings, monkeypatch: pytest.MonkeyPatch, address: str | None, said: bool
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    notes = make_search_context(replace(asked, address=address), CORE).notes
+    assert any(note.startswith("no no-such-compiler: ") for note in notes) is said
+
+
 def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
     asked: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

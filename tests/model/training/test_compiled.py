@@ -53,6 +53,23 @@ def test_it_is_tried_only_where_a_compiler_and_pythons_headers_are(
         assert learner.can_compile() == (lacking not in (compiler, headers))
 
 
+def test_what_could_not_be_compiled_is_not_tried_again_in_this_process(
+    small_text: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fails)
+    monkeypatch.setattr("model.training.learner.MISCOMPILED", set())
+    first, second, other = (
+        Learner(config, text_data, torch.device("cpu"))
+        for config in (small_text, replace(small_text, layers=1), replace(small_text, architecture="nanogpt"))
+    )
+    first.compile()
+    first.take_steps([1.0])
+    assert (first.steps, second.can_compile(), other.can_compile()) == (1, False, True)
+
+
 def test_a_compiled_translator_and_a_gpt_that_recomputes_learn_what_eager_ones_do(
     small_pairs: Config, small_text: Config, pair_data: PairData, text_data: TextData, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_compiler_that_fails_costs_nothing_but_time(
     eager = life(folder=tmp_path / "a", steps=24)[-1]
     clock.compiles = True
     monkeypatch.setattr(torch, "compile", fails)
+    monkeypatch.setattr("model.training.learner.MISCOMPILED", set())
     monkeypatch.setattr(training, "COMPILE_REPAYS", {"cpu": 0.1})
     reports = life(folder=tmp_path / "b", steps=24)
     assert same_weights(eager, reports[-1])
