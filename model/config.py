@@ -20,7 +20,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "batch_tokens": 2048,
         "context": 64,
         "warm_up_steps": 20,
-        "label_smoothing": 0.1,
+        "label_smoothing": 0.0,
         "weight_decay": 0.01,
         "betas": (0.9, 0.98),
         "architecture": "modern",

@@ -30,7 +30,7 @@ from model.data.batches import (
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
 from model.data.resident import Inputs
-from model.nn.loss import sums, training_loss
+from model.nn.loss import plain_loss, sums, training_loss
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, NUMBERS, parse_set
 
@@ -200,14 +200,19 @@ class Transformers(Family):
         return Samples(self.training_batches(config, data, torch.device("cpu")))
 
     def losses(self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return training_loss(_logits(model, inputs), targets.flatten(), config.label_smoothing)
+        return self._loss(_logits(model, inputs), targets.flatten(), config)
 
     def losses_of_each(
         self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor, members: int
     ) -> tuple[Tensor, Tensor]:
         """Return what `losses` does, (K,) for the members of a cohort, whose rows follow one another."""
         logits = _logits(model, inputs).unflatten(0, (members, -1))
-        return training_loss(logits, targets.flatten().view(members, -1), config.label_smoothing)
+        return self._loss(logits, targets.flatten().view(members, -1), config)
+
+    def _loss(self, logits: Tensor, targets: Tensor, config: Config) -> tuple[Tensor, Tensor]:
+        if self.corpus == "text" and not config.label_smoothing:
+            return plain_loss(logits, targets)
+        return training_loss(logits, targets, config.label_smoothing)
 
     def sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         return sums(_logits(model, batch.inputs), batch.targets.flatten(), batch.block * batch.targets.shape[1])

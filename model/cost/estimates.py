@@ -61,13 +61,13 @@ def update_flops(config: GPTConfig | TranslatorConfig) -> int:
 
 def step_memory_bytes(
     config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, precision: str, fused: bool,
-    smoothed: bool = True, whole: bool = False, checkpointing: bool = False,
+    whole: bool = False, checkpointing: bool = False,
 ) -> int:  # fmt: skip
     """Return the peak bytes of an optimizer step at these lengths: state, what forward keeps, and what the loss needs.
 
-    fused: whether attention is, with any dropout, as on a GPU; smoothed: whether a translator's loss is; whole: whether
-    the loss takes all logits at once, as on a GPU or when compiled; checkpointing: as in `kept_elements`. The peak is
-    at the beginning of backward, where the new gradients are still missing, or at its end.
+    fused: whether attention is, with any dropout, as on a GPU; whole: whether a translator's loss takes all logits at
+    once, as on a GPU or when compiled; checkpointing: as in `kept_elements`. The peak is at the beginning of backward,
+    where the new gradients are still missing, or at its end.
     """
     size = compute_dtype(precision).itemsize
     weights = parameters(config)
@@ -75,9 +75,8 @@ def step_memory_bytes(
     kept = size * kept_elements(
         config, batch=batch, target=target, source=source, fused=fused, checkpointing=checkpointing
     )
-    if isinstance(config, TranslatorConfig):  # a logit, its gradient, and in fp32 the logit; unsmoothed three in fp32
-        gradient = _MASTER_BYTES if precision == "fp16" else size
-        each = size + gradient + (_MASTER_BYTES if whole else 0) if smoothed else 3 * _MASTER_BYTES
+    if isinstance(config, TranslatorConfig):  # a logit, its gradient, and in fp32 the logit
+        each = size + (_MASTER_BYTES if precision == "fp16" else size) + (_MASTER_BYTES if whole else 0)
     else:  # fp32 logit, its gradient, and a copy for the unsmoothed loss; the soft cap also keeps its tanh
         each = 16 if config.architecture == "modern" else 12
     loss = batch * target * config.vocabulary * each

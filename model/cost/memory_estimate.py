@@ -48,7 +48,6 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         source=shape.source,
         precision=config.precision,
         fused=device.type != "cpu",
-        smoothed=config.label_smoothing > 0,
         checkpointing=config.checkpointing,
         whole=True,  # on a CPU only where it is compiled
     )

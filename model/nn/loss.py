@@ -1,4 +1,4 @@
-"""The training loss: cross-entropy over the targets that count, smoothed where the recipe says so."""
+"""The training loss: cross-entropy over the targets that count, smoothed where that is asked."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,15 +19,18 @@ EVALUATED_AT_ONCE = 2**24
 def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """logits (N, V), targets (N,), IGNORED where they do not count -> nats: the loss to train on, and its un-smoothed
     value; for the members of a cohort (K, N, V), (K, N) -> (K,) of each"""
-    if smoothing == 0 and logits.ndim == 3:
-        each = [training_loss(*one, smoothing) for one in zip(logits, targets, strict=True)]
-        losses, plains = zip(*each, strict=True)
-        return torch.stack(losses), torch.stack(plains)
-    if smoothing == 0:
-        loss = F.cross_entropy(_wide(logits), targets, ignore_index=IGNORED)
-        return loss, loss.detach()
-    smoothed, plain = _Smoothed.apply(logits, targets, smoothing)
+    smoothed, plain = _CrossEntropy.apply(logits, targets, smoothing)
     return smoothed, plain
+
+
+def plain_loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what training_loss does without smoothing, by torch's own function, which is faster where there are few
+    logits."""
+    if logits.ndim == 3:
+        losses = torch.stack([plain_loss(*one)[0] for one in zip(logits, targets, strict=True)])
+    else:
+        losses = F.cross_entropy(_wide(logits), targets, ignore_index=IGNORED)
+    return losses, losses.detach()
 
 
 def sums(logits: Tensor, targets: Tensor, block: int = 0) -> tuple[Tensor, Tensor]:
@@ -54,10 +57,10 @@ def _at_once(*rows: Tensor, on_gpu: int | None = None) -> Iterator[tuple[Tensor,
     return zip(*(each.split(count) for each in rows), strict=True)
 
 
-class _Smoothed(torch.autograd.Function):
+class _CrossEntropy(torch.autograd.Function):
     """Cross-entropy with label smoothing (Szegedy et al. 2016, arXiv:1512.00567). Forward also computes the gradient,
     but for the factor that backward gets, instead of keeping the exponentials or computing them twice. It is kept in
-    the dtype of the logits, for fp16 in fp32.
+    the dtype of the logits, for fp16 in fp32. Of many logits in bf16 it takes a quarter of the time of torch's.
     """
 
     @staticmethod

@@ -321,7 +321,6 @@ def on_paper(learner: Learner, data: Data) -> int:
         source=shape.source,
         precision=config.precision,
         fused=fused,
-        smoothed=config.label_smoothing > 0,
     )
 
 
