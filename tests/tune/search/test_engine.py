@@ -171,6 +171,23 @@ def test_a_trial_whose_end_cannot_be_measured_for_want_of_memory_is_over(tmp_pat
     assert assignment.trial not in {each.trial for each in world.assignments}
 
 
+def test_a_rung_at_whose_end_no_time_was_left_to_measure_the_trial_is_not_completed(tmp_path: Path) -> None:
+    """It goes on to the same rung."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    assignment = world.report_after(9, steps=40, step_seconds=STEP_SECONDS, ended="rung")
+    again = world.taken()
+    assert (again.trial, again.rung) == (assignment.trial, assignment.rung)
+    assert world.total("SELECT COUNT(rung) FROM reports") == 0
+
+
+def test_a_lease_is_charged_for_as_long_as_it_was_held_whatever_its_trial_says(tmp_path: Path) -> None:
+    """As one on another machine, whose clock is another."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    world.report_after(5, steps=40, step_seconds=STEP_SECONDS, ended="lease", seconds={"steps": 6.5})
+    held, charged = world.total("SELECT charged FROM leases"), world.total("SELECT SUM(seconds) FROM charges")
+    assert held == pytest.approx(5) == charged
+
+
 @pytest.mark.parametrize(("cap", "slots", "times"), [(1200, 2, 0.6), (1200, 2, 1.3), (4800, 8, 1.0)])
 def test_where_the_deadline_binds_runners_up_finish_on_the_free_slots(
     tmp_path: Path, cap: float, slots: int, times: float
