@@ -154,7 +154,7 @@ class Search(Alone):
         if going_on:
             close_what_a_kill_left_open(going_on)
         super().__init__(**about)
-        now = None, "one", 3600 * self.frame.rules.least_gain or None
+        now = about.get("deadline"), "one", 3600 * self.frame.rules.least_gain or None
         self.notes = restore(self.engine, self.newest, *now) if going_on else self.engine.apply_terms(*now)
 
     def course(self, trial: str, family: str, config: Mapping[str, Any]) -> Any:

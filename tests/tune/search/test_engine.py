@@ -23,6 +23,7 @@ from tune.search.family import (  # fmt: skip
     with_start_up,
 )
 from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.policy import HandBack, Wait
 from tune.search.successive_halving import HOPELESS, SAME_ERRORS_TO_GIVE_UP
 from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS
@@ -101,6 +102,17 @@ def test_a_slot_does_not_wait_for_what_runs_where_nothing_is_left_to_pay_for_tha
     assert world.spent <= 60
 
 
+@pytest.mark.parametrize("waits", ["translation", "nanogpt"])
+def test_a_slot_with_which_one_family_waits_is_kept_though_the_other_has_no_use_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    world = World(tmp_path, cap=600, slots=2)
+    for name, family in world.families.items():
+        move = Wait("for a report") if name == waits else HandBack("of no use")
+        monkeypatch.setattr(family, "decide", lambda left, move=move: move)
+    assert world.engine.next_assignment() is None and world.engine.slots.count_kept == 2
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_quarter_that_diverges_costs_next_to_nothing_afterwards(tmp_path: Path, seed: int) -> None:
     """Of the cap, at most 2 % goes to trials after they diverged, at whatever moment they do."""
@@ -131,6 +143,16 @@ def test_a_search_gives_up_where_each_trial_diverges_and_not_where_many_slots_be
     assert (gave_up, world.engine.ended_by) == ((1, ENDED_BY_ERRORS) if each == 1 else (0, ENDED_BY_CAP))
     assert bool(world.rows("SELECT 1 FROM decisions WHERE reason = ?", HOPELESS)) == (each == 1)
     assert (world.spent < 0.5 * 1000 * slots) == (each == 1)
+
+
+def test_where_a_search_gave_up_a_trial_that_was_cut_short_goes_on_no_more(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=1 + SAME_ERRORS_TO_GIVE_UP, shares={"nanogpt": 1.0})
+    first, *others = [world.taken() for _ in range(1 + SAME_ERRORS_TO_GIVE_UP)]
+    world.now += 5
+    world.engine.on_report(first.trial, replace(STOPPED, steps=40, ended="lease"))
+    for each in others:
+        world.engine.on_error(each.trial, "error: alike")
+    assert world.engine.next_assignment() is None and world.engine.is_done
 
 
 @pytest.mark.parametrize("signs", [True, False])

@@ -165,6 +165,22 @@ def test_cut_short_in_its_last_segments_it_ends_as_if_it_had_not_been(front: boo
     assert after.clock.now == pytest.approx(whole.clock.now, rel=0.02)
 
 
+def test_cut_short_in_its_last_segments_it_uses_a_smaller_cap_within_the_wall_clock_that_there_was() -> None:
+    about: dict[str, Any] = {"slots": 8, "within": 2400.0}
+    cut = Search(seconds=9600.0, **about)
+    killed_in_its_last_segments(cut)
+    after = Search(seconds=9000.0, **about, journal=cut.accounting.journal).run()
+    assert after.spent >= 0.97 * 9000 and after.clock.now <= 2400 + START_UP
+
+
+def test_cut_short_in_its_last_segment_before_a_deadline_it_uses_the_rest_of_its_cap_without_one() -> None:
+    """Also where nothing more is explored then."""
+    about: dict[str, Any] = {"seconds": 600.0, "rules": Rules(last_share=0.85)}
+    cut = Search(**about, deadline=400.0)
+    killed_in_its_last_segments(cut)
+    assert Search(**about, journal=cut.accounting.journal).run().spent >= 0.97 * 600
+
+
 @pytest.mark.parametrize("slots", [1, 2])
 def test_cut_short_in_its_last_segment_it_goes_on_with_what_another_family_left_over(
     tmp_path: Path, slots: int
@@ -333,6 +349,7 @@ def test_cut_short_in_its_last_segment_it_explores_a_larger_cap_as_one_that_ende
     begun = len(cut.policy.trials)
     found = [Search(seconds=4800.0, slots=slots, journal=each.accounting.journal) for each in (ended, cut)]
     for each in found:
+        assert each.engine.slots.most == slots, "also those that were handed back"
         each.run()
     trials = [len(each.policy.trials) for each in found]
     assert trials[1] > 2 * begun and trials[1] == pytest.approx(trials[0], rel=0.1)
