@@ -161,6 +161,13 @@ def test_any_seed_of_a_study_has_others_after_it_that_are_seeds() -> None:
     assert seeds == {0, 1}
 
 
+def test_its_batches_are_cut_as_small_as_those_of_what_it_trains_anew() -> None:
+    """They ran out of memory in larger parts."""
+    family = Family(seconds=600.0, policy=bare(), cost_model=CostModel(), suggestions=Numbered())
+    record = TrialRecord(family="alone", config={"number": 1}, steps=100, step_seconds=STEP, micro_batches=4)
+    assert family.confirming_record(Confirm("a", "b", 1, 60.0, ""), record, record).micro_batches == 4
+
+
 @pytest.mark.parametrize("times", [0.9, 1.1])
 def test_no_such_training_begins_that_is_not_paid_for(times: float) -> None:
     policy = compared(framed(seeds=2), 600.0)
@@ -220,6 +227,8 @@ def test_a_training_anew_that_was_cut_short_goes_on_under_a_larger_cap(tmp_path:
     assert later.families["nanogpt"].suggestions.given == suggested  # type: ignore[attr-defined]
     later.run()
     assert later.total(f"SELECT COUNT(*) FROM reports WHERE final AND trial = '{name}'") == 1
+    (again,) = (each for each in later.assignments if each.trial == name)
+    assert again.seconds >= world.families["nanogpt"].policy.ladder.confirm, "its steps may be slower than they were"
 
 
 class Seedless(Numbered):

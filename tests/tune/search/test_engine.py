@@ -172,6 +172,19 @@ def test_a_trial_whose_process_dies_twice_has_failed(
     assert len([a for a in world.assignments if a.trial == "t001"]) == 2
 
 
+@pytest.mark.parametrize(("saved", "deaths", "state"), [(True, 0, "paused"), (True, 2, "failed"), (False, 0, "failed")])
+def test_what_failed_waits_again_when_the_study_goes_on_if_it_had_saved_and_its_process_did_not_die_twice(
+    tmp_path: Path, saved: bool, deaths: int, state: str
+) -> None:
+    about: dict[str, Any] = {"cap": 1200, "slots": 1, "shares": {"nanogpt": 1.0}}
+    world, kept = World(tmp_path, **about, suggestions=lambda: Numbered(most=1)), str(tmp_path / "step-000040")
+    found = {"valid": Evaluation(loss=2.0), "checkpoint": kept if saved else None}
+    world.report_after(9, steps=40, step_seconds=STEP_SECONDS, ended="rung", **found)
+    world.dying, world.raising = {"t001": deaths}, lambda assignment: "error: it raised"
+    assert [row["state"] for row in world.run().rows("SELECT state FROM trials")] == ["failed"]
+    assert [row["state"] for row in World(tmp_path, **about).rows("SELECT state FROM trials")] == [state]
+
+
 @pytest.mark.parametrize(("after", "late"), [(GRACE_SECONDS / 4, False), (GRACE_SECONDS, True)])
 def test_a_trial_is_overdue_within_its_grace_and_not_as_soon_as_its_lease_is_over(
     tmp_path: Path, after: float, late: bool
