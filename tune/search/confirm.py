@@ -55,8 +55,7 @@ class HalvingWithConfirmation(SuccessiveHalving):
         due, each = 2 * self._frame.seeds - len(self._begun), self.ladder.confirm
         if not self._begun:
             beside = due * each / (left.slots + left.running)
-            taken = due * each + (self._frame.start_up * (left.slots - 1) if self._times else 0.0)
-            rest = replace(left, seconds=max(0.0, left.seconds - taken), wall=max(0.0, left.wall - beside))
+            rest = replace(left, seconds=max(0.0, left.seconds - due * each), wall=max(0.0, left.wall - beside))
             move = super().decide(rest)
             if isinstance(move, Finish):
                 return self._next_confirmation(move.trial, left) or super().decide(left)
