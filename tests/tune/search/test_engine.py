@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import bare
+from tests.tune.search.alone import bare, left
 from tests.tune.search.world import STEP_SECONDS, STOPPED, WARM_UP_STEPS, Numbered, World
 from tune.reports import LEASE_RESERVE_FACTOR, Evaluation
 from tune.search.engine import MACHINES_LOST
@@ -285,6 +285,14 @@ def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: 
     assert world.engine.cut_short == {assignment.trial: 0}
 
 
+def test_a_trial_goes_on_from_where_it_last_saved_also_after_a_lease_on_which_it_saved_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: Numbered(most=1))
+    saved = {"checkpoint": str(tmp_path / "step-000040"), "valid": Evaluation(loss=2.0), "step_seconds": STEP_SECONDS}
+    world.report_after(9, steps=40, ended="rung", **saved)
+    world.report_after(2, steps=40)
+    assert world.taken().checkpoint == saved["checkpoint"]
+
+
 def test_killed_while_it_is_being_stopped_a_search_has_all_its_slots_again(tmp_path: Path) -> None:
     """Those that it handed back then could be of use again; one trial had not reported yet."""
     world = World(tmp_path, cap=600, slots=2)
@@ -486,6 +494,16 @@ def test_what_it_took_to_measure_a_trial_at_its_end_is_no_price_of_a_segment(tmp
     about = {"steps": 40, "step_seconds": STEP_SECONDS, "ended": "turned", "valid": Evaluation(loss=2.0)}
     world.report_after(sum(seconds.values()), **about, **splits, seconds=seconds)
     assert world.families["nanogpt"].cost_model.segment(None, 0.0) == pytest.approx(beside)
+
+
+def test_a_slot_that_was_long_in_starting_does_not_make_it_dear_to_take_its_trial_further(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: Numbered(most=1))
+    found = {"step_seconds": STEP_SECONDS, "valid": Evaluation(loss=2.0)}
+    world.report_after(9, steps=40, ended="rung", **found)
+    world.report_after(100, steps=1000, ended="final", **found, seconds={"start": 90.0, "steps": 5.0})
+    policy = world.families["nanogpt"].policy
+    policy.refit(policy.make_ladder(1200.0))
+    assert not isinstance(policy.decide(left(1000 * STEP_SECONDS + 20.0)), HandBack)
 
 
 def test_a_trial_costs_what_its_steps_take_by_now_and_a_loop_reports_as_rarely_as_it_ever_did(tmp_path: Path) -> None:
