@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import Alone, Search, bare
+from tests.tune.search.alone import Alone, Search, bare, reach
 from tune.search.forecast import Progress
 from tune.search.front import Point, expected_gain, expected_hypervolume_gain, front, hypervolume, reference
 from tune.search.ladder import Rules
@@ -144,3 +144,15 @@ def test_with_ends_of_their_own_more_of_the_front_is_found(slots: int) -> None:
             assert search.spent <= search.seconds
             volumes.setdefault(of, []).append(hypervolume(ends(search), bound))
     assert fmean(volumes[True]) > fmean(volumes[False])
+
+
+def test_what_failed_is_no_point_of_the_front_of_a_search() -> None:
+    def addition(*, fails: bool) -> float | None:
+        policy = bare(rules=Rules(front=True))
+        reach(policy, "a", 3.0)
+        if fails:
+            reach(policy, "b", 1.0)
+            policy.on_ended("b", "error: mine")
+        return policy.standings.front_addition(0.0, (2.0, 0.0))
+
+    assert addition(fails=True) == addition(fails=False) != 0

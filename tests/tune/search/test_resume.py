@@ -408,6 +408,14 @@ def test_a_process_that_never_gave_a_sign_of_life_is_charged_for_a_moment_more_t
     assert seconds == pytest.approx(5 + LIVES_ON_SECONDS + 6.5)
 
 
+def test_a_slot_is_charged_for_as_long_as_its_driver_lived_where_its_trial_had_fallen_silent(tmp_path: Path) -> None:
+    """As one whose disk is full: it may have held its device all the time."""
+    world = World(tmp_path, cap=600, slots=1)
+    lease = world.taken()
+    silent, lives = (lease.trial, lease.lease, lease.opened + 3), (DRIVER, 0, lease.opened + 5)
+    assert held(world, silent, lives) == pytest.approx(5)
+
+
 @pytest.mark.parametrize("late", [-LIVES_ON_SECONDS / 2, 1e300])
 def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path, late: float) -> None:
     """A stranger's neither. late: after the end of the lease and of its grace."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tune.search.world import Numbered, World
 from tune.reports import Report
-from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
+from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open, spent
 from tune.search.simulator import Clock
 from tune.store.accounting import Accounting, Hold, Ledger
 from tune.store.heartbeat import GRACE_SECONDS
@@ -165,7 +165,7 @@ def test_slots_that_share_a_device_are_charged_their_part_of_it(accounting, cloc
     with hold(accounting, 4, 90) as held:
         clock.now = 40
         held.charge("steps")
-    assert totals(accounting)["steps"] == accounting.ledger.spent == 40
+    assert totals(accounting)["steps"] == accounting.ledger.spent == spent(accounting.journal) == 40
     leases = accounting.journal.rows("SELECT reserved, charged FROM leases")
     assert [tuple(lease) for lease in leases] == [(22.5, 10)] * 4
 
