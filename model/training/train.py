@@ -131,10 +131,9 @@ class _Training:
             raise UserError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
         self.learner.restore(saved)
         self.pace = Pace(**saved.state["pace"])
-        self.recent = RecentSteps(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
+        self.recent = RecentSteps(first_loss=saved.state["first_loss"])
         self.lease.earlier = self.lease.hints = saved.state["measured"]
-        if self.segment.final:
-            self.decay = Decay(self.config.decay_share, **saved.state["decay"])
+        self.decay = Decay(self.config.decay_share, **saved.state["decay"])
 
     # Steps
 
@@ -247,7 +246,6 @@ class _Training:
             "config": checkpoints.config_state(self.config),
             "pace": self.pace.state(),
             "first_loss": self.recent.first_loss,
-            "train_loss": self.recent.train_loss,
             "decay": self.decay.state(self._training_left()),
         }
 

@@ -143,6 +143,40 @@ def test_what_takes_long_each_time_has_that_time_on_a_shorter_lease(
     assert clock.now - opened <= 12.0 and last.steps > 60 and last.valid and last.checkpoint != first.checkpoint
 
 
+def test_what_a_lease_does_not_measure_is_known_from_the_ones_before(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, life: Life
+) -> None:
+    clock.batch = itertools.repeat(2.1)
+    first = Path(str(life(device_seconds=200.0, steps=60)[-1].checkpoint))
+    *_, stopped = train(
+        small_text, text_data, Segment(device_seconds=200.0), folder=tmp_path, checkpoint=first,
+        evaluation_tokens=SUBSET, clock=clock, stop=iter([False, True]).__next__,
+    )  # fmt: skip
+    opened = clock.now
+    last = life(checkpoint=stopped.checkpoint, device_seconds=12.0)[-1]
+    assert stopped.steps == 61 and clock.now - opened <= 12.0 and last.steps > 61 and last.valid
+
+
+@pytest.mark.parametrize(("seconds", "final"), [(8.0, True), (67.0, False)])
+def test_a_checkpoint_on_the_way_takes_no_time_from_the_end(
+    seconds: float, final: bool, tmp_path: Path, clock: Script, life: Life
+) -> None:
+    """Before a decay that begins at once, or a minute after the beginning."""
+    clock.save = itertools.repeat(3.0)
+    first = life(steps=100)[-1]
+    last = life(checkpoint=first.checkpoint, device_seconds=seconds, final=final)[-1]
+    assert last.valid and checkpoints.load(Path(str(last.checkpoint))).state["steps"] == last.steps > 100
+    assert {path.name for path in tmp_path.iterdir()} == {"step-000100", Path(str(last.checkpoint)).name}
+
+
+def test_after_a_step_that_was_held_up_no_checkpoint_begins_that_might_not_fit(clock: Script, life: Life) -> None:
+    clock.save = itertools.chain([1.0], itertools.repeat(1.4))
+    first = life(steps=100)[-1]
+    clock.step, opened = itertools.chain([0.1, 7.7], itertools.repeat(0.1)), clock.now
+    last = life(checkpoint=first.checkpoint, device_seconds=10.0)[-1]
+    assert last.steps == 102 and clock.now - opened <= 10.0 and last.checkpoint == first.checkpoint
+
+
 def test_a_rate_that_falls_never_rises_after_a_lease_on_which_a_step_was_held_up(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.config import Config
+from model.config import OLD_DEFAULTS, Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training import train as training
@@ -65,6 +65,7 @@ def test_resumed_in_the_middle_of_its_decay_equals_uninterrupted(
     assert newest is not None and 12 < checkpoints.load(newest).state["steps"] < 20
     resumed = life(folder=tmp_path / "b", checkpoint=newest, steps=20, final=True)[-1]
     assert same_weights(through, resumed) and resumed.test.loss == through.test.loss
+    assert checkpoints.load(tmp_path / "b" / checkpoints.BEFORE_DECAY).state["steps"] == 12
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 50.0])
@@ -78,6 +79,11 @@ def test_divergence_ends_a_trial_at_once(broken: float, clock: Script, life: Lif
 def test_a_loss_that_rises_now_and_then_is_no_divergence(clock: Script, life: Life) -> None:
     clock.learns, clock.loss = False, lambda step: 100.0 if step in (35, 70) else 1.0
     assert life(steps=100)[-1].ended == "rung"
+
+
+def test_a_trial_that_goes_on_diverges_by_the_first_loss_of_its_life(clock: Script, life: Life) -> None:
+    clock.learns, clock.loss = False, lambda step: 9.0 if step <= 10 else 2.0 if step <= 30 else 8.0
+    assert life(checkpoint=life(steps=20)[-1].checkpoint, steps=100)[-1].ended == "rung"
 
 
 def look(recent: RecentSteps, *losses: float, seconds: float = 1.0) -> RecentSteps:
@@ -130,6 +136,19 @@ def test_a_damaged_checkpoint_falls_back_and_one_of_another_config_is_refused(
         assert sum(report.seconds["steps"] for report in reports) == pytest.approx(0.1 * trained_again)
         for folder in tmp_path.iterdir():
             (folder / checkpoints.STATE).unlink(missing_ok=True)
+
+
+def test_a_checkpoint_of_a_version_whose_configs_had_fewer_fields_is_gone_on_from(
+    small_text: Config, text_data: TextData, tmp_path: Path, run: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, state = replace(small_text, **OLD_DEFAULTS), checkpoints.config_state
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            checkpoints, "config_state",
+            lambda of: {name: value for name, value in state(of).items() if name not in OLD_DEFAULTS},
+        )  # fmt: skip
+        first = Path(str(run(config, text_data, tmp_path, steps=1)[-1].checkpoint))
+    assert run(config, text_data, tmp_path, checkpoint=first, steps=2)[-1].steps == 2
 
 
 def test_a_compiler_that_fails_costs_nothing_but_time(
