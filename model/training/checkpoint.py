@@ -20,7 +20,7 @@ from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
 from model.nn.precision import native_precisions, prepare, set_compute
 from tune.errors import UserError
-from tune.machine import write_folder_whole
+from tune.machine import sync_folder, write_folder_whole
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -67,6 +67,7 @@ def save(
         except SafetensorError as error:  # so it reports a full disk
             raise OSError(errno.EIO, str(error), str(place)) from error
         files = {file: _digest(place / file) for file in (WEIGHTS, OPTIMIZER)}
+        sync_folder(place)  # so that what this takes is in what is known late
         body = json.loads(json.dumps({**state, **late(), "files": files}))  # as it will be read
         (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
 

@@ -225,10 +225,10 @@ class _Training:
             seconds = max(CHECKPOINT_SECONDS, self.forecast.checkpoint_seconds() / CHECKPOINT_SHARE)
             self.next_save = self.lease.clock() + seconds
 
-    def _save(self, name: str = "", after: float = 0.0) -> None:
-        """Write a checkpoint if it fits before what must follow."""
+    def _save(self, name: str = "", after: float = 0.0) -> bool:
+        """Write a checkpoint if it fits before what must follow; return whether it did."""
         if self.lease.seconds_left() < MARGIN * self.forecast.checkpoint_seconds() + after:
-            return
+            return False
         with self.lease.charging("checkpoint"):
             began = self.lease.clock()
 
@@ -240,6 +240,7 @@ class _Training:
             path = checkpoints.save(self.folder, model, tensors, self._state(), name, measured)
             measured()
         self.written = self.written if name == checkpoints.BEFORE_DECAY else path
+        return True
 
     def _state(self) -> dict[str, Any]:
         return self.learner.state() | {
@@ -269,7 +270,8 @@ class _Training:
             ):  # an end that was not evaluated may be the best
                 looks.go_back()
                 seen = {}
-            self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
+            if not self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}"):
+                return self._judged("lease", **seen)
             valid, averaged = (seen["valid"], seen["averaged"]) if seen else looks.evaluate_both()
             trained = seen["trained"] if seen else looks.trained()
             average = self.learner.average if averaged and valid and averaged.loss < valid.loss else None

@@ -146,11 +146,12 @@ def _run(
     folder: Path,
     clock: Script | None = None,
     checkpoint: Path | None = None,
+    evaluation_tokens: int = SUBSET,
     **asked: object,
 ) -> list[Report]:
     segment = Segment(**{"device_seconds": 1e6} | asked)
-    timed = {} if clock is None else {"clock": clock}
-    return list(train(config, data, segment, folder=folder, checkpoint=checkpoint, evaluation_tokens=SUBSET, **timed))
+    given = {"folder": folder, "checkpoint": checkpoint, "evaluation_tokens": evaluation_tokens}
+    return list(train(config, data, segment, **given, **({} if clock is None else {"clock": clock})))
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training.learner import Learner
-from model.training.time_budget import FIRST_SECONDS, WARM, Decay, Forecast, Lease, Pace, Segment, warm_up
+from model.training.time_budget import FIRST_SECONDS, MARGIN, WARM, Decay, Forecast, Lease, Pace, Segment, warm_up
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
+from tune import machine
 from tune.reports import Report
 
 Life = Callable[..., list[Report]]
@@ -100,6 +101,11 @@ def test_a_final_segment_of_steps_has_exactly_them(life: Life, monkeypatch: pyte
     assert np.allclose(rates[30:], np.arange(20, 0, -1) / 20)
 
 
+def test_a_final_segment_whose_lease_is_too_short_for_its_steps_is_not_its_end(life: Life) -> None:
+    last = life(steps=1000, device_seconds=20.0, final=True)[-1]
+    assert last.ended == "lease" and 0 < last.steps < 1000 and not last.final
+
+
 def test_an_earlier_segment_keeps_the_rate_and_the_decay_takes_at_most_the_last(
     small_text: Config, tmp_path: Path, life: Life
 ) -> None:
@@ -118,6 +124,28 @@ def test_what_a_checkpoint_takes_is_known_to_the_segment_that_goes_on_from_it(cl
     opened = clock.now
     second = life(checkpoint=first.checkpoint, device_seconds=12.0)[-1]
     assert clock.now - opened <= 12.0 and second.steps > first.steps and second.checkpoint != first.checkpoint
+
+
+@pytest.mark.parametrize(("what", "asked"), [("files", {"steps": 30}), ("names", {})])
+def test_what_a_disk_takes_to_keep_a_checkpoint_is_known_to_this_segment_and_the_next(
+    what: str, asked: dict[str, int], tmp_path: Path, clock: Script, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, sync = set[int](), machine.sync
+
+    def slow(path: Path) -> None:
+        file = path.stat().st_ino
+        waits = path == tmp_path if what == "names" else path.suffix == ".safetensors" and file not in kept
+        clock.now += 2.0 * waits
+        kept.add(file)
+        sync(path)
+
+    monkeypatch.setattr(machine, "sync", slow)
+    opened = clock.now
+    first = life(device_seconds=75.0, **asked)[-1]
+    then = clock.now
+    second = life(checkpoint=first.checkpoint, device_seconds=12.0)[-1]
+    assert then - opened <= 75.0 and clock.now - then <= 12.0
+    assert second.steps > first.steps and second.checkpoint != first.checkpoint
 
 
 @pytest.mark.parametrize("what", ["step", "batch", "save"])
@@ -169,12 +197,24 @@ def test_a_checkpoint_on_the_way_takes_no_time_from_the_end(
     assert {path.name for path in tmp_path.iterdir()} == {"step-000100", Path(str(last.checkpoint)).name}
 
 
-def test_after_a_step_that_was_held_up_no_checkpoint_begins_that_might_not_fit(clock: Script, life: Life) -> None:
-    clock.save = itertools.chain([1.0], itertools.repeat(1.4))
+@pytest.mark.parametrize("left", [1.2, 1.7])
+def test_after_a_step_that_was_held_up_a_checkpoint_comes_before_an_evaluation_and_only_where_it_fits(
+    left: float, clock: Script, life: Life
+) -> None:
+    clock.save, clock.batch = itertools.chain([1.0], itertools.repeat(1.4)), itertools.repeat(0.2)
     first = life(steps=100)[-1]
-    clock.step, opened = itertools.chain([0.1, 7.7], itertools.repeat(0.1)), clock.now
+    clock.step, opened = itertools.chain([0.1, 8.9 - left], itertools.repeat(0.1)), clock.now
     last = life(checkpoint=first.checkpoint, device_seconds=10.0)[-1]
-    assert last.steps == 102 and clock.now - opened <= 10.0 and last.checkpoint == first.checkpoint
+    assert last.steps == 102 and clock.now - opened <= 10.0
+    assert (last.checkpoint != first.checkpoint) == (left > MARGIN * 1.0)
+
+
+def test_a_final_segment_claims_nothing_of_weights_that_it_could_not_save(clock: Script, life: Life) -> None:
+    """After a step that was held up; what it had before counts."""
+    first = life(steps=200)[-1]
+    clock.save, clock.step = itertools.repeat(1.0), itertools.chain([0.1, 6.9], itertools.repeat(0.1))
+    last = life(checkpoint=first.checkpoint, device_seconds=10.0, final=True)[-1]
+    assert (last.steps, last.ended, last.valid, last.checkpoint) == (202, "lease", None, first.checkpoint)
 
 
 def test_a_rate_that_falls_never_rises_after_a_lease_on_which_a_step_was_held_up(
@@ -267,6 +307,12 @@ def test_one_slow_evaluation_does_not_cost_a_final_segment_its_time(clock: Scrip
     last = life(device_seconds=60.0, final=True)[-1]
     assert last.ended == "final" and last.whole and last.test is not None
     assert 0.97 * 60.0 < clock.now - opened <= 60.0
+
+
+def test_a_subset_larger_than_its_split_keeps_time_for_the_split_alone(clock: Script, life: Life) -> None:
+    opened = clock.now
+    assert life(device_seconds=20.0, evaluation_tokens=10**6)[-1].valid
+    assert 0.9 * 20.0 < clock.now - opened <= 20.0
 
 
 def test_an_evaluation_that_becomes_slow_is_given_up(clock: Script, life: Life) -> None:

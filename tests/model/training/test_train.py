@@ -13,13 +13,14 @@ import torch
 from model.config import OLD_DEFAULTS, Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
+from model.training import monitor
 from model.training import train as training
 from model.training.learner import Step
 from model.training.monitor import RecentSteps
 from model.training.time_budget import WARM, Segment
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
-from tune.reports import Report
+from tune.reports import Evaluation, Report
 
 Life = Callable[..., list[Report]]
 pytestmark = pytest.mark.usefixtures("eager")
@@ -74,6 +75,13 @@ def test_divergence_ends_a_trial_at_once(broken: float, clock: Script, life: Lif
     last = life(steps=1000)[-1]
     assert last.ended == "diverged" and last.checkpoint is None and last.valid is None
     assert last.training_seconds <= 3.0 + 3 * training.YIELD_SECONDS
+
+
+def test_a_validation_loss_that_is_not_finite_is_divergence_too(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Evaluation(loss=math.nan, tokens=SUBSET, seconds=0.01)
+    monkeypatch.setattr(monitor, "evaluate", lambda *_, **__: found)
+    last = life(steps=20)[-1]
+    assert (last.steps, last.ended, last.checkpoint) == (20, "diverged", None)
 
 
 def test_a_loss_that_rises_now_and_then_is_no_divergence(clock: Script, life: Life) -> None:
