@@ -91,6 +91,9 @@ def test_a_lease_ends_at_the_report_that_reaches_its_goal_and_the_next_one_goes_
     world.report(9.0, step=50, save=saving(50))
     assert lease.is_over() and world.heard[-1]["training_seconds"] == 5.0
     assert world.heard[-1]["best"] == 2.0, "the best so far is the result"
+    world.again()
+    world.report(9.0, step=60)
+    assert world.heard[-1]["best"] == 2.0, "also where what was saved last is worse"
 
 
 def test_so_much_of_a_lease_is_kept_back_that_another_report_as_late_as_any_fits(world: World) -> None:
@@ -112,10 +115,13 @@ def test_on_a_last_segment_it_trains_as_long_as_the_lease_lets_it(world: World) 
     assert world.heard[-1]["ended"] == "final" and world.now > 17.0
 
 
-def test_a_last_segment_in_which_no_step_was_made_is_not_its_end(world: World) -> None:
-    world.report(1.0, step=7)
+@pytest.mark.parametrize(("save", "step"), [(None, 0), (saving(7), 7)])
+def test_a_last_segment_in_which_no_step_was_made_is_not_its_end(world: World, save: Any, step: int) -> None:
+    """Nor is it where the trial goes on from a checkpoint."""
+    world.again(steps=7)
+    world.report(1.0, step=7, save=save)
     world.again(ends=world.now + 2.0, last=True)
-    world.report(1.0, step=0)
+    world.report(1.0, step=step)
     assert world.lease.is_over() and world.heard[-1]["ended"] == "lease"
 
 
@@ -231,11 +237,17 @@ def test_more_is_better_where_it_is_said(world: World) -> None:
 
 
 def test_reports_travel_once_a_second_and_no_seconds_are_lost_on_the_way(world: World) -> None:
+    """Nor counted twice, as those of a checkpoint."""
+
+    def save(folder: Path) -> None:
+        world.now += 0.25
+
     world.again(ends=60.0)
     while not world.lease.is_over():
-        world.report(1.0, after=0.05)
-    assert len(world.heard) <= world.now + 2
-    assert sum(each["seconds"]["steps"] for each in world.heard) == pytest.approx(world.now)
+        world.report(-world.now, after=0.05, save=save)
+    assert len(world.heard) <= world.now + 2 and world.heard[-1]["seconds"]["checkpoint"] > 0
+    assert sum(sum(each["seconds"].values()) for each in world.heard) == pytest.approx(world.now)
+    assert world.heard[-1]["gap"] == pytest.approx(0.05)
 
 
 def test_what_it_sets_up_is_its_start_and_no_training(world: World) -> None:
@@ -381,19 +393,18 @@ def test_a_trial_that_goes_on_keeps_back_as_much_as_it_ever_needed_for_a_report(
 
 
 @pytest.mark.parametrize("price", [1.0, 3.0])
-def test_what_its_last_checkpoint_took_is_kept_back_in_the_next_process_too(world: World, price: float) -> None:
+def test_what_its_last_checkpoint_took_is_kept_back_on_this_lease_and_in_the_next_process_too(
+    world: World, price: float
+) -> None:
     def save(folder: Path) -> None:
         world.now += price
         saving(1)(folder)
 
-    world.again(steps=20)
-    for step in range(1, 21):
-        world.report(1 / step, after=0.5, step=step, save=save)
-    for _ in range(4):
+    for _ in range(5):
         ends = world.now + 30.0
         world.again(ends=ends)
         while not world.lease.is_over():
-            world.report(1.0, after=0.5, save=save)
+            world.report(-world.now, after=0.5, save=save)
         assert world.now <= ends and not world.heard[-1]["lost"]
 
 

@@ -67,6 +67,12 @@ def test_the_last_two_are_kept_the_same_step_once_and_the_one_before_the_decay(t
     assert latest(tmp_path) == tmp_path / "step-1000000"
 
 
+def test_a_damaged_one_of_the_same_steps_is_written_anew(tmp_path: Path) -> None:
+    (saved(tmp_path, 5) / checkpoints.WEIGHTS).write_bytes(b"")
+    path = saved(tmp_path, 5)
+    assert latest(tmp_path) == path
+
+
 def test_a_later_one_that_did_not_serve_leaves_room_for_one_to_fall_back_to(tmp_path: Path) -> None:
     saved(tmp_path, 100)
     (saved(tmp_path, 200) / checkpoints.WEIGHTS).write_bytes(b"")
@@ -112,7 +118,7 @@ def _only_blank_changed(whole: bytes, flipped: bytes) -> bool:
         return False
 
 
-@pytest.mark.parametrize("at", range(1, 10))
+@pytest.mark.parametrize("at", range(1, 15))
 @pytest.mark.parametrize("steps", [5, 6])
 def test_a_kill_at_any_moment_leaves_the_one_before(
     at: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -171,11 +171,12 @@ def test_what_takes_long_each_time_has_that_time_on_a_shorter_lease(
     assert clock.now - opened <= 12.0 and last.steps > 60 and last.valid and last.checkpoint != first.checkpoint
 
 
-def test_what_a_lease_does_not_measure_is_known_from_the_ones_before(
+def test_what_a_lease_does_not_measure_is_known_from_the_latest_that_did(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, life: Life
 ) -> None:
+    fast = life(steps=30)[-1]
     clock.batch = itertools.repeat(2.1)
-    first = Path(str(life(device_seconds=200.0, steps=60)[-1].checkpoint))
+    first = Path(str(life(checkpoint=fast.checkpoint, device_seconds=200.0, steps=60)[-1].checkpoint))
     *_, stopped = train(
         small_text, text_data, Segment(device_seconds=200.0), folder=tmp_path, checkpoint=first,
         evaluation_tokens=SUBSET, clock=clock, stop=iter([False, True]).__next__,
@@ -307,6 +308,13 @@ def test_one_slow_evaluation_does_not_cost_a_final_segment_its_time(clock: Scrip
     last = life(device_seconds=60.0, final=True)[-1]
     assert last.ended == "final" and last.whole and last.test is not None
     assert 0.97 * 60.0 < clock.now - opened <= 60.0
+
+
+def test_at_the_end_of_a_lease_there_is_time_for_the_average_too(clock: Script, life: Life) -> None:
+    clock.batch = itertools.repeat(0.5)
+    first = life(steps=60)[-1]
+    last = life(checkpoint=first.checkpoint, device_seconds=30.0)[-1]
+    assert last.ended == "lease" and last.valid and last.averaged
 
 
 def test_a_subset_larger_than_its_split_keeps_time_for_the_split_alone(clock: Script, life: Life) -> None:
