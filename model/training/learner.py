@@ -262,16 +262,21 @@ class Learner:
     def _gradients(self, batch: Batch) -> Tensor:
         """Add the batch's gradients; return its un-smoothed loss. Where memory runs out, retry in ever smaller parts;
         where compiled code fails, eagerly."""
+        failed = ""
         while True:
             random_state = None if self._loss == self._loss_of else self.random_state()
             try:
-                return self._by_parts(batch)
+                loss = self._by_parts(batch)
             except Exception as error:  # a compiler has many ways to fail; eager works, or fails with its own reason
                 short = ran_out(error)
                 if random_state is None and not (short and self.micro_batches < len(batch.targets)):
                     raise
                 if not short:
-                    self._compile_no_more(f"fails here: {error_text(error)}")
+                    failed = f"fails here: {error_text(error)}"
+            else:
+                if failed:  # and eager works
+                    self._compile_no_more(failed)
+                return loss
             self.optimizer.zero_grad(set_to_none=True)
             if short:
                 self.is_out_of_memory = True

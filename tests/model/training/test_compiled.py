@@ -70,6 +70,22 @@ def test_what_could_not_be_compiled_is_not_tried_again_in_this_process(
     assert (first.steps, second.can_compile(), other.can_compile()) == (1, False, True)
 
 
+def test_an_error_that_is_not_the_compilers_is_no_reason_to_compile_no_more(
+    small_text: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("of the model")
+
+    learner = Learner(small_text, text_data, torch.device("cpu"))
+    monkeypatch.setattr(torch, "compile", lambda function, **_: partial(function))
+    monkeypatch.setattr("model.training.learner.MISCOMPILED", set())
+    monkeypatch.setattr(learner.family, "losses", fails)
+    learner.compile()
+    with pytest.raises(ValueError, match="of the model"):
+        learner.take_steps([1.0])
+    assert learner.can_compile()
+
+
 def test_a_compiled_translator_and_a_gpt_that_recomputes_learn_what_eager_ones_do(
     small_pairs: Config, small_text: Config, pair_data: PairData, text_data: TextData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
