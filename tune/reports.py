@@ -134,7 +134,7 @@ class Report:
     checkpoint: str | None = None  # the newest of the trial, with `ended`; None where it diverged
     numbers: Mapping[str, float] | None = None  # what a user's loop reported; valid is then its best metric so far
     gap: float | None = None  # longest seconds between two reports of such a loop
-    lost: int = 0  # steps of such a loop that are in no checkpoint
+    lost: int = 0  # steps that are in no checkpoint, with `ended`
 
     def __post_init__(self) -> None:
         _finite(self)

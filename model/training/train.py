@@ -64,7 +64,7 @@ def train(
 
 @dataclass
 class _Training:
-    """The state of one call of train(); written: the newest checkpoint."""
+    """The state of one call of train(); written: the newest checkpoint, of so many steps (`saved_steps`)."""
 
     config: Config
     data: Data
@@ -79,7 +79,7 @@ class _Training:
 
     def __post_init__(self) -> None:
         self.pace, self.decay, self.recent = Pace(), Decay(self.config.decay_share), RecentSteps()
-        self.stopped = False
+        self.stopped, self.saved_steps = False, 0
         self.compile_settled: float | None = None  # the dropout rate for which it was decided
         self.next_yield = self.lease.clock() + YIELD_SECONDS
         self.next_save = self.lease.clock() + CHECKPOINT_SECONDS
@@ -130,6 +130,7 @@ class _Training:
         if {**OLD_DEFAULTS, **saved.state["config"]} != checkpoints.config_state(self.config):
             raise UserError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
         self.learner.restore(saved)
+        self.saved_steps = self.learner.steps
         self.pace = Pace(**saved.state["pace"])
         self.recent = RecentSteps(first_loss=saved.state["first_loss"])
         self.lease.earlier = self.lease.hints = saved.state["measured"]
@@ -239,7 +240,8 @@ class _Training:
             model, tensors = self.learner.model, self.learner.tensors()
             path = checkpoints.save(self.folder, model, tensors, self._state(), name, measured)
             measured()
-        self.written = self.written if name == checkpoints.BEFORE_DECAY else path
+        if name != checkpoints.BEFORE_DECAY:
+            self.written, self.saved_steps = path, self.learner.steps
         return True
 
     def _state(self) -> dict[str, Any]:
@@ -314,5 +316,6 @@ class _Training:
             valid_subset=self.evaluation_tokens,
             ended=ended,
             checkpoint=checkpoint,
+            lost=learner.steps - self.saved_steps if ended else 0,
             **evaluations,
         )

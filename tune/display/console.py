@@ -197,14 +197,16 @@ class Screen(Listener):
             self._write(budget_line(engine))
 
     def _lost(self, report: Report) -> Iterator[str]:
-        """Yield what a user's loop lost where its lease did not end as it should; that it never saves is said only
+        """Yield what a trial lost where its lease did not end as it should; that a user's loop never saves is said only
         once."""
         forced = "lost" in report.seconds
         if forced:
             yield f"ended by force at the end of its lease: no report for {report.seconds['lost']:.1f} s"
         if not report.lost or report.ended in (None, "diverged", "returned"):
             return
-        if forced or report.checkpoint is not None:
+        if report.numbers is None:
+            yield f"lost {counted(report.lost, 'step')}, which there was no time left to save"
+        elif forced or report.checkpoint is not None:
             yield f"lost {counted(report.lost, 'step')} since its newest checkpoint, which its loop did not save"
         elif not self._said_once:  # its lease ended in order: a loop that saves would have saved
             self._said_once = True

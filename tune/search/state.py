@@ -208,9 +208,10 @@ class State:
             # its next report takes longer than any before: it waits for a lease that is long enough
             record.gap = max(record.gap, assignment.seconds)
         elif report.ended != "stopped" and record.steps <= run.steps_before:
-            if report.numbers is None:
+            if report.numbers is not None:
+                return "price: its lease ended before its goal, and nothing new was saved"
+            if report.steps <= run.steps_before:  # else its steps were held up, and there was no time to save them
                 return "price: its lease paid for no step"
-            return "price: its lease ended before its goal, and nothing new was saved"
         return None
 
     def put_back(self, trial: str) -> None:

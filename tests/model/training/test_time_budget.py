@@ -216,6 +216,7 @@ def test_a_final_segment_claims_nothing_of_weights_that_it_could_not_save(clock:
     clock.save, clock.step = itertools.repeat(1.0), itertools.chain([0.1, 6.9], itertools.repeat(0.1))
     last = life(checkpoint=first.checkpoint, device_seconds=10.0, final=True)[-1]
     assert (last.steps, last.ended, last.valid, last.checkpoint) == (202, "lease", None, first.checkpoint)
+    assert (first.lost, last.lost) == (0, 2)
 
 
 def test_a_rate_that_falls_never_rises_after_a_lease_on_which_a_step_was_held_up(

@@ -94,7 +94,8 @@ def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_t
 
     def ends(**more: Any) -> list[str]:
         said.clear()
-        screen.on_report(world.engine, who, Report(**{"steps": 9, "tokens": 9, "training_seconds": 1.0, **more}))
+        about = {"steps": 9, "tokens": 9, "training_seconds": 1.0, "numbers": {"loss": 2.0}}
+        screen.on_report(world.engine, who, Report(**{**about, **more}))
         return said
 
     assert not any(ends(lost=9, ended=ended) for ended in (None, "diverged", "returned"))
@@ -105,6 +106,7 @@ def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_t
     (once,) = ends(ended="lease", lost=9)
     assert "its loop never saves" in once and "save=" in once
     assert not ends(ended="rung", lost=9)
+    assert "loop" not in ends(ended="lease", lost=9, numbers=None)[-1], "it is none"
 
 
 @pytest.mark.parametrize(

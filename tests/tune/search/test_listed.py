@@ -63,6 +63,13 @@ def test_what_the_cap_does_not_pay_for_is_not_begun_and_a_larger_one_goes_on(tmp
     assert again.total("SELECT COUNT(*) FROM reports WHERE final") == len(again.engine.trials) == len(LISTED), "once"
 
 
+def test_one_that_had_no_time_left_to_save_its_steps_goes_on_at_the_price_of_taking_them_again(tmp_path: Path) -> None:
+    search = world(tmp_path)
+    first = search.report_after(60, steps=400, lost=400, step_seconds=STEP_SECONDS, ended="lease")
+    again = search.taken()
+    assert again.trial == first.trial and again.seconds > 400 * STEP_SECONDS
+
+
 def test_what_has_a_later_turn_is_left_out_before_anything_that_is_dearer(tmp_path: Path) -> None:
     listed = [LISTED[0], *(replace(each, turn=1) for each in LISTED[1:])]
     search = world(tmp_path, listed, cap=75.0).run()
