@@ -21,7 +21,7 @@ from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.listed import ListEntry, paid_places
-from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
+from tune.search_context import ListedStudy, SearchContext, load_stored_recipes, make_memory, memory_limit
 from tune.search_space import DIMENSIONS, label, seedless
 from tune.store.journal import Journal
 from tune.store.queries import ENDED_TRIALS_QUERY
@@ -75,6 +75,8 @@ def make_list_context(experiment: Experiment, settings: ExperimentSettings, devi
         **given, weights=0.0, tokens=0.0, flops=0.0, average=0.0,
         why={each: "given" if each in settings.set else "the family's own" for each in SETTABLE},
     )  # fmt: skip
+    if settings.resume is not None:  # whatever the family's own is by now
+        recipe = load_stored_recipes(settings.resume, [name])[0][name]
     data = context.data if experiment.text is None else experiment.text(context.data, settings)
     memory = make_memory(name, recipe, data, devices.kind)
     limit, notes = memory_limit(settings, devices)

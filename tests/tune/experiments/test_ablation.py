@@ -1,5 +1,6 @@
 """The ablation: what it asks for, the effects that it finds, the report's parameters; and its study in virtual time."""
 
+import json
 import math
 import shlex
 from contextlib import closing, nullcontext
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from model.config import Config
+from model.config import RECIPES, Config
 from model.cost.estimates import plain_parameters
 from tests.training_rows import ablated, row
 from tests.tune.experiments.conftest import studied
@@ -148,6 +149,17 @@ def pairs(tmp_path: Path) -> Path:
     text = "".join(f"we count{' one' * (i % 5)} {i}\tcontamos{' uno' * (i % 5)} {i}\n" for i in range(3000))
     (tmp_path / "pairs.txt").write_text(text)
     return tmp_path / "pairs.txt"
+
+
+def test_a_study_of_a_list_keeps_its_recipe_whatever_the_familys_own_is_by_now(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = settings(translation_corpus=pairs, name="ablation")
+    before = make_list_context(ABLATION, asked, CPU)
+    (tmp_path / "study.json").write_text(json.dumps(before.facts()))
+    monkeypatch.setitem(RECIPES["translation"], "label_smoothing", 0.25)
+    again, other = (make_list_context(ABLATION, replace(asked, resume=of), CPU) for of in (tmp_path, None))
+    assert again.recipes == before.recipes != other.recipes
 
 
 @pytest.mark.parametrize("scale", [1e-6, 2e-4])
