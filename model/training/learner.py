@@ -53,7 +53,7 @@ class Step:
 def missing_for_compiling() -> str | None:
     """Return what torch.compile lacks on a CPU of this machine, where without it it takes as long, and fails."""
     if shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
-        return compiler
+        return compiler or "CXX"  # which is empty
     headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")  # where torch looks, on Debian too
     return None if headers.exists() else "Python's headers (python3-dev)"
 

@@ -259,13 +259,14 @@ def test_of_a_search_that_suggests_who_leads_is_the_priors_too(
     journal.close()
 
 
+@pytest.mark.parametrize("compiler", ["no-such-compiler", ""])
 @pytest.mark.parametrize(("address", "said"), [(None, True), ("auto", False)])
 def test_a_search_says_what_is_missing_to_compile_steps_on_this_machine(
-    asked: Settings, monkeypatch: pytest.MonkeyPatch, address: str | None, said: bool
+    asked: Settings, monkeypatch: pytest.MonkeyPatch, address: str | None, said: bool, compiler: str
 ) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("CXX", compiler)
     notes = make_search_context(replace(asked, address=address), CORE).notes
-    assert any(note.startswith("no no-such-compiler: ") for note in notes) is said
+    assert any(note.startswith(f"no {compiler or 'CXX'}: ") for note in notes) is said
 
 
 def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
