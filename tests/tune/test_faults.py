@@ -331,6 +331,7 @@ def test_a_memory_limit_above_the_machine_s_memory_is_bounded_in_one_line(
     text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context_file, "machine_bytes", lambda: 16_000_000_000)
+    monkeypatch.setattr(context_file, "missing_for_compiling", lambda: None)
     asked = Settings(budget="1h", families="nanogpt", text_corpus=text, memory_limit="99999999999GB")
     found = make_search_context(asked, CORE)
     assert found.trial_memory_limit == found.memories["nanogpt"].limit == 16_000_000_000
