@@ -66,7 +66,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         counts, vocabulary = targets != IGNORED, logits.shape[-1]
-        weight = counts / counts.sum(-1, keepdim=True)  # (..., N)
+        weight = counts / counts.sum(-1, keepdim=True).clamp(min=1)  # (..., N)
         # before the loss is scaled these values are too small for fp16
         slope = torch.empty_like(logits, dtype=torch.float32 if logits.dtype == torch.float16 else None)
         plain, evenly = list[Tensor](), list[Tensor]()

@@ -22,3 +22,10 @@ def test_it_is_cross_entropy_with_label_smoothing(smoothing: float | None) -> No
     torch.testing.assert_close(plain, F.cross_entropy(logits, targets, ignore_index=IGNORED).detach())
     torch.testing.assert_close(found, slope)
     assert not plain.requires_grad
+
+
+def test_a_part_of_a_batch_without_targets_teaches_nothing() -> None:
+    logits = torch.randn(4, 11, requires_grad=True)
+    loss, _ = training_loss(logits, torch.full((4,), IGNORED), 0.0)
+    (slope,) = torch.autograd.grad(loss, logits)
+    assert not slope.any()
