@@ -74,13 +74,14 @@ class _CrossEntropy(torch.autograd.Function):
         for out, some, of, share in _at_once(*rows):
             x, place = _wide(some, copy=True), of.clamp(min=0)[:, None]
             x.sub_(x.amax(-1, keepdim=True))
-            own, mean = x.gather(-1, place)[:, 0], x.mean(-1)
+            own = x.gather(-1, place)[:, 0]
+            mean = x.mean(-1) if smoothing else own
             total = x.exp_().sum(-1, keepdim=True)
             norm = total.log()[:, 0]
             plain.append(norm - own)
             evenly.append(norm - mean)
-            x.div_(total).sub_(smoothing / vocabulary).scatter_(-1, place, smoothing - 1, reduce="add")
-            out.copy_(x.mul_(share))
+            x.div_(total).scatter_(-1, place, smoothing - 1, reduce="add")
+            out.copy_((x.sub_(smoothing / vocabulary) if smoothing else x).mul_(share))
         ctx.save_for_backward(slope)
         ctx.dtype, ctx.on_host = logits.dtype, logits.device.type == "cpu" and not torch.compiler.is_compiling()
         nats, uniform = ((_joined(each).view(weight.shape) * weight).sum(-1) for each in (plain, evenly))
