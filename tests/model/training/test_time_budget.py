@@ -332,6 +332,17 @@ def test_an_evaluation_that_becomes_slow_is_given_up(clock: Script, life: Life) 
     assert last.ended == "final" and last.test is None and last.checkpoint is not None
 
 
+def test_an_evaluation_on_the_way_that_becomes_slow_leaves_time_to_save_what_was_trained(
+    clock: Script, life: Life
+) -> None:
+    clock.save = itertools.repeat(4.0)
+    first = life(steps=100)[-1]
+    clock.batch, opened = itertools.chain(itertools.repeat(0.02, 3), itertools.repeat(1.2)), clock.now
+    last = life(checkpoint=first.checkpoint, device_seconds=30.0, final=True, evaluation_tokens=8_000)[-1]
+    assert clock.now - opened <= 30.0 and last.ended == "final"
+    assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == last.steps
+
+
 def test_a_curve_ends_on_the_subset_that_it_began_with_and_the_whole_split_is_beside_it(
     text_data: TextData, life: Life
 ) -> None:
