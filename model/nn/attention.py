@@ -189,9 +189,9 @@ def heads_together(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def causal_bias(length: int) -> Tensor:
+def causal_bias(length: int, device: torch.device | None = None) -> Tensor:
     """Return the causal mask (T, T): 0 at positions that may be attended to, -inf at later ones."""
-    return torch.full((length, length), float("-inf")).triu(1)
+    return torch.full((length, length), float("-inf"), device=device).triu(1)
 
 
 def same_sentence_bias(of: Tensor, others: Tensor, bias: Tensor | float = 0.0) -> Tensor:
@@ -199,12 +199,13 @@ def same_sentence_bias(of: Tensor, others: Tensor, bias: Tensor | float = 0.0) -
     return torch.where(of[:, None, :, None] == others[:, None, None], bias, UNSEEN)
 
 
-def rotary_tables(length: int, width: int) -> tuple[Tensor, Tensor]:
+def rotary_tables(length: int, width: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Return the tables of rotary positions (Su et al. 2021, arXiv:2104.09864), both (T, K): cosines, and sines whose
     first half is negated in each row. UserError: the head width is odd."""
     if width % 2:
         raise UserError(f"heads: a head width (d_model / heads) of {width} is odd; rotary positions need an even one")
-    angles = torch.outer(torch.arange(length).float(), ROTARY_BASE ** -(torch.arange(0, width, 2) / width))
+    places, pairs = torch.arange(length, device=device), torch.arange(0, width, 2, device=device)
+    angles = torch.outer(places.float(), ROTARY_BASE ** -(pairs / width))
     sines = angles.sin()
     return angles.cos().repeat(1, 2), torch.cat([-sines, sines], -1)
 

@@ -31,9 +31,9 @@ class TransformerConfig:
     scaling_rules: bool = True
 
 
-def scaled_rotary_tables(length: int, head_width: int) -> RotaryTables:
+def scaled_rotary_tables(length: int, head_width: int, device: torch.device | None = None) -> RotaryTables:
     """Return the rotary tables times the root of the attention scale: turning queries and keys also scales them."""
-    cosines, sines = rotary_tables(length, head_width)
+    cosines, sines = rotary_tables(length, head_width, device)
     share = attention_scale(head_width) ** 0.5
     return share * cosines, share * sines
 

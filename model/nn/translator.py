@@ -21,7 +21,7 @@ from model.nn.decoding import KeyValueCache
 from model.nn.mup import TIED_STD, Scaling, hidden_std
 from model.nn.precision import Embedding, Linear, linear
 
-RESIDENT = 128  # positions whose tables are kept; for longer sentences they are computed anew
+RESIDENT = 128  # positions whose tables are kept; for longer sentences they are computed anew, on the device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +137,11 @@ class Translator(nn.Module):
         """Return the rotary tables (T, K) of positions `begin` to `end`, however long the sentence."""
         tables: RotaryTables = self.cosines, self.sines
         if end > RESIDENT:
-            tables = scaled_rotary_tables(end, self.config.d_model // self.config.heads)
-        cosines, sines = (table[begin:end].to(self.causal.device, self.embedding.compute_dtype) for table in tables)
+            tables = scaled_rotary_tables(end, self.config.d_model // self.config.heads, self.causal.device)
+        cosines, sines = (table[begin:end].to(self.embedding.compute_dtype) for table in tables)
         return cosines, sines
 
     def _causal(self, length: int) -> Tensor:
         if length <= RESIDENT:
             return self.causal[:length, :length]
-        return causal_bias(length).to(self.causal.device)
+        return causal_bias(length, self.causal.device)
