@@ -86,6 +86,8 @@ class _CastAll(torch.autograd.Function):
 def _cast_at_once(model: nn.Module, dtype: torch.dtype) -> None:
     """Let each forward cast the weights of all the model's Linear layers together: on a GPU one kernel, not many."""
     maps = [module for module in model.modules() if isinstance(module, Linear)]
+    if not maps:
+        return
 
     def before(_model: nn.Module, _inputs: Any) -> None:
         if not torch.compiler.is_compiling():

@@ -34,7 +34,7 @@ from model.training.cohort import Cohort
 from model.training.evaluation import evaluate
 from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner, cosines
-from model.training.memory import PeakMemory, prepare_process
+from model.training.memory import PeakMemory
 from model.training.time_budget import warm_up
 from tune.devices import MPS
 from tune.recipe import launches
@@ -391,7 +391,7 @@ def _side_by_side(bench: Bench, count: int) -> float:
 
 
 def _steps(bench: Bench, ready: Any, told: Any) -> None:
-    prepare_process(1)
+    torch.set_num_threads(1)
     config, data = next(bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)]))
     learner = make_learner(config, data, bench.device)
     learner.rehearse()
@@ -477,6 +477,6 @@ def main(arguments: list[str]) -> int:
     if not (asked.dry_run or torch.cuda.is_available()):
         print("there is no GPU here: --dry-run --out FOLDER shows that the parts run", file=sys.stderr)
         return 2
-    prepare_process(1)
+    torch.set_num_threads(1)
     measure(asked.part, replace(DRY if asked.dry_run else REAL, data=asked.data), asked.out)
     return 0

@@ -14,14 +14,15 @@ from model.data.tokenizer import Tokenizer
 from model.inference import continuation, translations
 from model.nn.gpt import GPT
 from model.nn.loss import sums
-from model.nn.precision import PRECISIONS
-from model.nn.translator import Translator
+from model.nn.precision import PRECISIONS, set_compute
+from model.nn.translator import RESIDENT, Translator
 from model.training.evaluation import IN_FLIGHT, evaluate
 from model.training.learner import Learner, Step
 from model.training.memory import MemoryLimit
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.cuda.fake_cuda import CUDA, Misplaced, Seen, fake_cuda
+from tests.model.conftest import prepared_pairs
 
 FAMILIES = ("nanogpt", "translation")
 LAYERS = 4
@@ -61,6 +62,15 @@ def test_a_step_is_all_on_the_device_and_waits_for_nothing(
         assert not seen.waits and not seen.copies
 
 
+def test_a_step_on_sentences_beyond_the_tables_that_are_kept_waits_for_nothing_either() -> None:
+    pairs = [(" ".join(["one"] * (RESIDENT + 1)), " ".join(["uno"] * (RESIDENT + 2)))] * 40
+    with fake_cuda() as seen:
+        made = learner("translation", {"translation": prepared_pairs(pairs, pairs[:2], pairs[:2])})
+        seen.clear()
+        made.step(1.0)
+        assert not seen.waits and not seen.copies
+
+
 @pytest.mark.parametrize(("family", "optimizer"), LAUNCHES)
 def test_a_step_has_few_kernels(family: str, optimizer: str, data: dict[str, Data]) -> None:
     with fake_cuda() as seen:
@@ -78,6 +88,13 @@ def test_parts_of_a_batch_and_a_rehearsal_wait_for_nothing_either(family: str, d
         made.rehearse()
         made.step(1.0)
         assert not seen.waits
+
+
+def test_a_model_with_no_layer_of_ours_computes_there_in_fp32_as_on_a_cpu() -> None:
+    with fake_cuda():
+        model = torch.nn.Linear(2, 2).to(CUDA)
+        set_compute(model, "bf16")
+        assert model(torch.zeros(1, 2, device=CUDA)).dtype == torch.float32
 
 
 @BOTH
@@ -108,8 +125,7 @@ def test_weights_cast_at_once_give_the_bits_of_weights_cast_one_by_one(
     assert losses[0] == losses[1] and launches[0] < launches[1]
 
 
-@BOTH
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize(("family", "precision"), [("nanogpt", "fp16"), ("translation", "bf16")])
 def test_a_rehearsal_changes_nothing(family: str, precision: str, data: dict[str, Data]) -> None:
     losses = []
     with fake_cuda():
@@ -253,8 +269,11 @@ def boolean_index(made: Learner, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(made, "_loss", lambda inputs, targets: (targets[targets > 1], real(inputs, targets))[1])
 
 
-@BOTH
-@pytest.mark.parametrize("plant", [table_on_the_host, moments_on_the_host, loss_read, boolean_index])
+@pytest.mark.parametrize(
+    ("family", "plant"),
+    [(family, table_on_the_host) for family in FAMILIES]
+    + [("nanogpt", moments_on_the_host), ("translation", loss_read), ("nanogpt", boolean_index)],
+)
 def test_what_is_planted_is_found(
     family: str, plant: Plant, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
