@@ -11,6 +11,7 @@ import ray.cloudpickle
 from model.families import BUILT_IN, Family, register_family, registered_families
 from tune.errors import UserError, is_user_code
 from tune.own_space import LOOP, NAME
+from tune.recipe import BUILT_IN_ONLY_FIELDS
 from tune.search_space import PRECISIONS, SPACES, VARIABLE_RECIPE_FIELDS, Value
 from tune.store.journal import SCHEMA
 
@@ -41,6 +42,8 @@ def fault(dimension: str, values: tuple[Value, ...]) -> str | None:
     """Return what is wrong with a dimension of a space; None: nothing."""
     if not NAME.fullmatch(dimension) or dimension in RESERVED_NAMES:
         return "is a column of the journal, or no name: write another, of letters, digits and _"
+    if dimension in BUILT_IN_ONLY_FIELDS:
+        return "is a setting of the families that are built in: write another name"
     words = [value for value in values if isinstance(value, str) and NAME.fullmatch(value)]
     numbers = [value for value in values if type(value) in (int, float)]
     if len(values) not in (len(words), len(numbers)) or not values or len(set(values)) < len(values):

@@ -132,6 +132,7 @@ def test_what_cannot_serve_is_refused_in_one_line() -> None:
         ("made", {"space": {"width": (4, "wide")}}, "'made': 'width' has the values .* numbers or words"),
         ("made", {"space": {"gate": ("a/b",)}}, "'made': 'gate' has the values .* numbers or words"),
         ("made", {"space": {"width": (4, 4)}}, "'made': 'width' has the values .* each once"),
+        ("made", {"space": {"optimizer": ("muon", "adamw")}}, "'made': 'optimizer' is a setting of .* built in"),
         ("made", {"space": {"precision": ("fp8",)}}, "'made': 'precision' has the values .* choose of fp32, tf32"),
         *(
             ("made", {"recipe": {field: value}}, f"'made' has in its recipe '{field}=.*: write {field}=")
