@@ -49,12 +49,14 @@ def test_make_knows_the_target(command: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On little text and of few draws, and nothing of this machine is measured."""
+    """On little text, of few draws and in coarse pictures, and nothing of this machine is measured."""
     monkeypatch.setattr("tune.dry_run.step_seconds", lambda *_, **__: [0.1])
     monkeypatch.setattr("tune.search_context.step_seconds", lambda *_, **__: [0.1])
     monkeypatch.setattr("tune.search.suggest.DRAWS", 100)
     monkeypatch.setattr("tune.search.suggest.FAVOURED", 20)
     monkeypatch.setattr("model.data.toy_corpus.PAIRS", PAIRS)
+    monkeypatch.setattr("analysis.style.DPI", 30)
+    monkeypatch.setattr("analysis.plots.dimensions.DRAWS", 4)
 
 
 SEARCHES = [command for command in of("python tune/run.py") if not command.endswith(("--plan", "--help"))]
@@ -91,5 +93,6 @@ def test_experiments_are_told_and_planned(command: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("command", [*of("python model/"), *of(WINNER)])
 def test_winners_are_of_use(command: str, here: Path, searched: Searched) -> None:
-    written = run_here(command.replace("STUDY", searched.study.name), here)
+    few = " --tokens 20" if "generate" in command else ""
+    written = run_here(command.replace("STUDY", searched.study.name) + few, here)
     assert written.count("\n") >= command.count('"') // 2  # a line each; so young a winner may write empty ones

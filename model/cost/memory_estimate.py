@@ -57,7 +57,7 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         capped = isinstance(made, GPTConfig) and made.architecture == "modern"
         evaluation = step + tokens * each + _GPU_LOGIT_BYTES * (logits if capped else min(logits, EVALUATED_AT_ONCE))
     else:
-        each = size if config.family == "translation" and device.type == "cpu" else _LOGIT_BYTES
+        each = size if config.family == "translation" else _LOGIT_BYTES
         evaluation = STATE_BYTES * parameters(made) + tokens * each * data.vocabulary
     return max(evaluation, step) + (AVERAGE_BYTES * parameters(made) if config.average else 0)
 

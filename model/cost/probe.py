@@ -24,7 +24,7 @@ from model.families import register_family
 from model.nn.precision import on_threads
 from model.training.graph import make_learner
 from model.training.learner import Learner
-from model.training.memory import MemoryLimit, PeakMemory, available_bytes, give_back_freed, prepare_process, ran_out
+from model.training.memory import MemoryLimit, PeakMemory, available_bytes, give_back_freed, ran_out
 from model.training.time_budget import warm_up
 from tune.errors import UserError
 
@@ -109,7 +109,7 @@ def _life(line: Connection, probe: Probe, data: Data, ends: float) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for name, family in pickle.loads(probe.families).items():
         register_family(name, family)
-    prepare_process(1)
+    torch.set_num_threads(1)
     limit = MemoryLimit(probe.limit, probe.device)
     free = available_bytes(probe.device) if probe.device.type == "cuda" else None
     try:

@@ -85,8 +85,6 @@ class PairData(Stored):
     tokenizer: str
     vocabulary: int
     pad: int
-    bos: int
-    eos: int
     row: Shape
     rows: Rows
     train: PairSplit
@@ -222,7 +220,7 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
         SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY,
         marks=True,
     )
-    assert tokenizer.pad is not None and tokenizer.bos is not None and tokenizer.eos is not None
+    assert tokenizer.pad is not None
     train, valid, test = (_pair_split(split, tokenizer, track) for split in (corpus.train, corpus.valid, corpus.test))
     row = row_shape(train.lengths)
     rows = pack(train.lengths, row)
@@ -234,8 +232,6 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
         tokenizer=json.dumps(json.loads(tokenizer.to_json()) | longest),
         vocabulary=tokenizer.vocabulary,
         pad=tokenizer.pad,
-        bos=tokenizer.bos,
-        eos=tokenizer.eos,
         row=row,
         rows=rows,
         train=train,

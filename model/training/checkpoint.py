@@ -121,7 +121,7 @@ def model_resume_checkpoint(folder: Path, *, undecayed: bool) -> tuple[str, int]
     if undecayed:
         forget_decay(folder)
     path = latest(folder)
-    return None if path is None else (str(path), load(path).state["steps"])
+    return None if path is None else (str(path), _steps(path))
 
 
 def forget_decay(folder: Path) -> None:

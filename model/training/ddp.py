@@ -6,7 +6,6 @@ means. Epochs over a few samples have the order of torch's DistributedSampler, w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,20 +25,8 @@ COMPRESSIONS: dict[str, Callable[..., Any]] = {
     "bf16": default_hooks.bf16_compress_hook,
     "fp16": default_hooks.fp16_compress_hook,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class DDPOptions:
-    """How DistributedDataParallel communicates; the defaults are its own.
-
-    bucket_megabytes: the size of all buckets; None: 1 for the first, so that communication begins early, and 25 for the
-    others; compression: one of COMPRESSIONS, None for none.
-    """
-
-    bucket_megabytes: float | None = None
-    gradient_as_bucket_view: bool = False
-    static_graph: bool = False
-    compression: str | None = None
+PARTS = (2, 4, 8)
+"""Parts of a batch whose gradients are compared with those of the whole one."""
 
 
 class SharedBatches(EndlessBatches):
@@ -81,7 +68,9 @@ class SharedBatches(EndlessBatches):
 class ParallelLearner(Learner):
     """The Learner of one rank: all ranks call the same methods in the same order, and wait for each other there.
 
-    The loss of a step is this rank's; the mean over the ranks is the batch's (`mean_over_ranks`).
+    The loss of a step is this rank's; the mean over the ranks is the batch's (`mean_over_ranks`). bucket_megabytes: the
+    size of all buckets of gradients; None: 1 for the first, so that communication begins early, and 25 for the others;
+    compression: of gradients, one of COMPRESSIONS; options: further ones of DistributedDataParallel.
     """
 
     def __init__(
@@ -90,19 +79,18 @@ class ParallelLearner(Learner):
         data: Data,
         device: torch.device,
         micro_batches: int = 1,
-        options: DDPOptions = DDPOptions(),
+        *,
+        bucket_megabytes: float | None = None,
+        compression: str | None = None,
+        **options: Any,
     ):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         super().__init__(config, data, device, micro_batches)
         self.together = DistributedDataParallel(
-            self.model,
-            bucket_cap_mb=options.bucket_megabytes,
-            gradient_as_bucket_view=options.gradient_as_bucket_view,
-            static_graph=options.static_graph,
-            forward_sync_buffers=False,
+            self.model, bucket_cap_mb=bucket_megabytes, forward_sync_buffers=False, **options
         )
-        if options.compression is not None:
-            self.together.register_comm_hook(None, COMPRESSIONS[options.compression])
+        if compression is not None:
+            self.together.register_comm_hook(None, COMPRESSIONS[compression])
         self.forward = self.together
         if self.rank:
             torch.manual_seed(config.seed + self.rank)  # so that each rank has its own dropout
@@ -167,35 +155,28 @@ def value_of_first_rank(value: float, device: torch.device) -> float:
     return tensor.item()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """How well the gradients of a batch agree; distances are relative, in the Euclidean norm.
+def agreement(learner: ParallelLearner) -> dict[str, Any]:
+    """Measure how well the gradients of a batch of the learner's agree, without dropout; distances are relative, in the
+    Euclidean norm.
 
-    across_ranks: whether all ranks have the same, bit by bit; whole_batch: distance from the gradients of one process
-    with the whole batch; accumulated: by number of parts, distance from the gradients without accumulation.
+    Returns bit_equal: whether all ranks have the same, bit by bit; against_whole_batch: distance from the gradients of
+    one process with the whole batch; accumulated: numbers of parts, each with the distance from the gradients without
+    accumulation.
     """
-
-    across_ranks: bool
-    whole_batch: float
-    accumulated: dict[int, float]
-
-
-def agreement(learner: ParallelLearner, parts: tuple[int, ...] = (2, 4, 8)) -> Agreement:
-    """Measure the agreement on a batch of the learner's, without dropout."""
     learner.model.eval()
     try:
         batch = learner.batches.any_batch()
         together = flat_gradient(learner, lambda: learner._gradients(batch))
-        cut = {}
-        for count in parts:
+        cut = []
+        for count in PARTS:
             learner.micro_batches = count
-            cut[count] = distance(flat_gradient(learner, lambda: learner._gradients(batch)), together)
+            cut.append((count, distance(flat_gradient(learner, lambda: learner._gradients(batch)), together)))
         learner.micro_batches = 1
-        return Agreement(
-            across_ranks=bool((gathered(together, learner.device) == together.cpu()).all()),
-            whole_batch=distance(together, flat_gradient(learner, lambda: _alone(learner))),
-            accumulated=cut,
-        )
+        return {
+            "bit_equal": bool((gathered(together, learner.device) == together.cpu()).all()),
+            "against_whole_batch": distance(together, flat_gradient(learner, lambda: _alone(learner))),
+            "accumulated": cut,
+        }
     finally:
         learner.model.train()
 

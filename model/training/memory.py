@@ -21,12 +21,6 @@ GPU_BYTES = 200_000_000
 an H200."""
 
 
-def prepare_process(threads: int) -> None:
-    """Give torch `threads` threads."""
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
-
-
 class PeakMemory:
     """The peak of memory in bytes since it was made or `reset`, above what the process held when it was made.
 

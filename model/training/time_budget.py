@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.training.learner import Learner
-from tune.errors import UserError
 from tune.reports import Evaluation
 
 CHECKPOINT_BYTES = 16
@@ -37,11 +36,7 @@ class Segment:
     disk_bytes: float = DISK_BYTES  # a second, to estimate the first checkpoint
 
     def __post_init__(self) -> None:
-        if self.final and self.training_seconds is not None:
-            raise UserError(
-                f"training_seconds: {self.training_seconds} with final: a final segment fills its lease; "
-                "give steps or nothing"
-            )
+        assert not (self.final and self.training_seconds is not None), "a final segment fills its lease"
 
 
 PHASES = ("start", "compile", "steps", "evaluation", "checkpoint", "idle")

@@ -14,7 +14,7 @@ from model.config import OLD_DEFAULTS, Config, Data
 from model.training import checkpoint as checkpoints
 from model.training.graph import make_learner
 from model.training.learner import MakeLearner
-from model.training.memory import PeakMemory, prepare_process
+from model.training.memory import PeakMemory
 from model.training.monitor import RecentSteps, SegmentEvaluations
 from model.training.time_budget import MARGIN, Decay, Forecast, Lease, Pace, Segment, warm_up
 from tune.errors import UserError
@@ -57,7 +57,7 @@ def train(
     `stop` is asked before each step: where it says yes, the segment ends with a checkpoint. `make` makes the learner.
     """
     lease = Lease(segment.device_seconds, clock)
-    prepare_process(threads)
+    torch.set_num_threads(threads)
     place = torch.device(device)
     return _Training(config, data, segment, lease, folder, checkpoint, evaluation_tokens, place, stop, make).run()
 

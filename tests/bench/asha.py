@@ -19,12 +19,12 @@ import tune  # noqa: F401 - it makes Ray's settings, before anything imports Ray
 
 # isort: split
 import ray.tune
+import torch
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from model.config import RECIPES, Data
 from model.training import monitor
-from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench.contenders import PAIRS, TEXT
@@ -51,7 +51,7 @@ REPORTS = 100
 
 def life(config: dict[str, Any], data: Data, seconds: float) -> None:
     """A trial as ASHA wants it: its decay ends where its life does, and it tells its loss all the way."""
-    prepare_process(1)
+    torch.set_num_threads(1)
     monitor.CURVE_POINTS = REPORTS
     segment = Segment(device_seconds=seconds, final=True)
     spent = 0.0

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from model.config import Config, Data
 from model.data.dataset import TextData
 from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
-from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, pairs, plain_gpt, runs_here, text
@@ -168,7 +167,7 @@ def last_report(config: Config, data: Data, segment: Segment, *, evaluation_toke
 
 def upstream_loss(data: Path, steps: int) -> float:
     """Train nanoGPT's way by its recipe for a CPU; the loss on the last 10 %, in windows that do not overlap."""
-    prepare_process(1)
+    torch.set_num_threads(1)
     prepared = text(data)
     with tempfile.TemporaryDirectory() as folder:
         training = plain_gpt(gpt_config("nanogpt", "fp32", SMALL), prepared, Path(folder))
@@ -207,7 +206,7 @@ def rates(data: Path, *, short: bool) -> Iterator[Row]:
     The base's rate is the best one at the base shape; what another shape loses by it, against the best rate of its own,
     is its regret.
     """
-    prepare_process(1)
+    torch.set_num_threads(1)
     widths, depths = ((64, 128), (2, 4)) if short else (WIDTHS, DEPTHS)
     shapes = sorted({(width, BASE_LAYERS) for width in widths} | {(BASE_D_MODEL, depth) for depth in depths})
     for family, prepared in (("nanogpt", text(data)), ("translation", pairs(data))):

@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from kernels.timing import interval
 from model.training.ddp import make_learner
-from model.training.memory import prepare_process
 from tests.bench.contenders import SMALL, gpt_config, text
 from tests.bench.table import Row
 from tune.backend.session import local_ray  # before anything of Ray, which reads its environment then
@@ -28,7 +27,7 @@ MOST = 1.05
 
 def serve(told: dict[str, Any]) -> None:
     """One rank of the group `name`: whenever it is told to go it takes some steps; the first rank says how long."""
-    prepare_process(1)
+    torch.set_num_threads(1)
     learner = make_learner(gpt_config("modern", "fp32", SMALL), text(Path(told["data"])), torch.device("cpu"))
     for _ in range(WARM_UP_STEPS):
         learner.step(0.0)

@@ -27,7 +27,6 @@ from model.nn.decoding import beam_search
 from model.nn.precision import native_precisions, prepare, set_compute
 from model.nn.translator import EncodedSource, Translator
 from model.training.learner import Learner
-from model.training.memory import prepare_process
 from model.training.time_budget import Pace
 from tests.bench.contenders import LARGE, SMALL, TRANSLATOR, best_precision, gpt_config, make, pairs, runs_here, text
 from tests.bench.table import Row, not_native
@@ -75,7 +74,7 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, f
 
 def _serve(line: Connection, name: str, data: Path, seconds: float) -> None:
     torch.set_num_threads(1)
-    prepare_process(1)
+    torch.set_num_threads(1)
     step = make(name, data)
     for _ in range(WARM_UP_STEPS):
         step()
@@ -279,7 +278,7 @@ SECONDS = 30.0
 
 def estimates(data: Path, *, short: bool) -> Iterator[Row]:
     """Memory and seconds of a step: a row for each."""
-    prepare_process(1)
+    torch.set_num_threads(1)
     memories, paces = [], []
     for name, config, prepared in configurations(data, short=short):
         learner = Learner(config, prepared, torch.device("cpu"))

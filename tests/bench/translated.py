@@ -24,7 +24,6 @@ from model.inference import spread_pairs, translations
 from model.settings import BEAM_WIDTH
 from model.training import checkpoint as checkpoints
 from model.training.evaluation import Score, score
-from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench.contenders import TRANSLATOR, PlainTranslator, best_precision, padded, pairs, plain_translator
@@ -107,7 +106,7 @@ def _ours(data: Path, seconds: float, seed: int) -> Translated:
 def _plain(data: Path, seconds: float) -> Score:
     """Adam with a warm-up and the inverse root of the steps (Vaswani et al. 2017)."""
     began = time.process_time()
-    prepare_process(1)
+    torch.set_num_threads(1)
     prepared = pairs(data)
     model, step = plain_translator(prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR)
     steps = 0
@@ -139,9 +138,9 @@ def _greedy(model: PlainTranslator, data: PairData, tokenizer: Tokenizer, source
         offsets = np.concatenate([[0], np.cumsum([len(text) for text in tokens])])
         sentences = Sentences(tokens=np.concatenate(tokens), offsets=offsets)
         source = padded(sentences, np.arange(len(tokens)), data.pad)  # (B, S)
-        target = torch.full((len(tokens), 1), data.bos)  # (B, T)
+        target = torch.full((len(tokens), 1), tokenizer.bos)  # (B, T)
         for _ in range(LONGEST):
             target = torch.cat([target, model(source, target)[:, -1:].argmax(-1)], 1)
         for text in target[:, 1:].tolist():
-            found.append(tokenizer.decode(text[: text.index(data.eos)] if data.eos in text else text))
+            found.append(tokenizer.decode(text[: text.index(tokenizer.eos)] if tokenizer.eos in text else text))
     return found

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from model.config import Config, Data
 from model.training import checkpoint as checkpoints
 from model.training.ddp import ParallelLearner, agreement, mean_over_ranks
 from model.training.learner import Learner
-from model.training.memory import prepare_process
 from tests.forked import FORKING
 from tune.experiments.data_parallel import FirstRankStep, gradient_distance, ready_learner
 from tune.experiments.large_batch import watched_learner
@@ -56,7 +55,7 @@ class Ranks:
 
 def _serve(line: Any, rank: int, count: int, store: str) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    prepare_process(1)
+    torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
     while True:
         function, arguments = line.recv()
@@ -71,7 +70,7 @@ def learner(config: Config, data: Data, **changes: Any) -> ParallelLearner:
 
 
 def agreements(config: Config, data: Data) -> dict[str, Any]:
-    return asdict(agreement(begun(config, data)))
+    return agreement(begun(config, data))
 
 
 def begun(config: Config, data: Data) -> ParallelLearner:

@@ -254,5 +254,5 @@ def test_a_sample_of_translation_has_its_source_and_its_reference(tmp_path, pair
     for row, pair in zip(found, (0, len(pair_data.valid) - 1), strict=True):
         for name, side in (("input", pair_data.valid.source), ("reference", pair_data.valid.target)):
             ids = side.tokens_of(pair).tolist()
-            text = tokenizer.decode([token for token in ids if token not in (pair_data.bos, pair_data.eos)])
+            text = tokenizer.decode([token for token in ids if token not in (tokenizer.bos, tokenizer.eos)])
             assert row[name] == text

@@ -51,8 +51,6 @@ print(json.dumps(found | {"again": content()}))
 """
 CANNOT_SERVE = {
     "--translation-corpus hub:no/such": "is not on the hub",
-    "--translation-corpus hub:Helsinki-NLP/opus-100:xx": "has no configuration 'xx'",
-    "--translation-corpus hub:Helsinki-NLP/opus-100:en-es#en,de": "has no field 'de'",
     "--translation-corpus hub:some/scores": "has no text field",
     "--text-corpus hub:some/silence --families nanogpt": "has too little text",
 }

@@ -146,9 +146,7 @@ def test_who_reads_no_more_ends_a_command_as_a_shell_tells_of_it(monkeypatch: py
         assert cli.main(Says, []) == 128 + signal.SIGPIPE
 
 
-@pytest.mark.parametrize(
-    ("where", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT), ("runs", signal.SIGHUP)]
-)
+@pytest.mark.parametrize(("where", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGHUP)])
 def test_a_signal_while_ray_starts_or_runs_ends_in_order_and_says_how_to_go_on(
     tmp_path: Path, where: str, number: signal.Signals
 ) -> None:

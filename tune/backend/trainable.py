@@ -23,7 +23,7 @@ from model.nn.precision import native_precisions, upstream_precision, use_proces
 from model.training.checkpoint import trained_model
 from model.training.evaluation import score, translate_in_chunks
 from model.training.learner import Learner
-from model.training.memory import MemoryLimit, prepare_process, ran_out
+from model.training.memory import MemoryLimit, ran_out
 from model.training.time_budget import CHECKPOINT_BYTES, DISK_BYTES, FIRST_SECONDS, Segment
 from model.training.train import train
 from tune.backend.leased import LeasedTrial, TrialEnvironment
@@ -56,7 +56,7 @@ class TrainingTrial(LeasedTrial):
         opened = self.take_first_lease(config, environment)
         for name, family in families.items():
             register_family(name, family)
-        prepare_process(environment.threads)
+        torch.set_num_threads(environment.threads)
         use_processor_facts(environment.processor)
         self._limit = MemoryLimit(environment.memory_limit, torch.device(environment.device))
         self._reports = self._train(opened, config["peak_flops"])

@@ -24,7 +24,6 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from model.config import Config, Data
 from model.families import Family, register_family
 from model.training.ddp import ranks
-from model.training.memory import prepare_process
 from tune.errors import UserError, parse_traceback
 from tune.store.accounting import Hold
 from tune.store.heartbeat import GRACE_SECONDS, opened_monotonic, set_exit_timer
@@ -149,7 +148,7 @@ def run_rank(setup: RankSetup) -> None:
         set_exit_timer(ends + GRACE_SECONDS - time.monotonic())
     for name, family in setup.families.items():
         register_family(name, family)
-    prepare_process(1)
+    torch.set_num_threads(1)
     data = ray.get(setup.data) if isinstance(setup.data, ray.ObjectRef) else setup.data
     device = ray.train.torch.get_device()
     first = ray.train.get_context().get_world_rank() == 0

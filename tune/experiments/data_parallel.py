@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kernels.timing import interval
 from model.config import Config, Data
-from model.training.ddp import DDPOptions, ParallelLearner, distance, flat_gradient
+from model.training.ddp import ParallelLearner, distance, flat_gradient
 from model.training.learner import Learner
 from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
@@ -24,10 +24,10 @@ FIRST_STEPS = 3  # steps before gradients are compared: most are zero at first, 
 
 
 def ready_learner(config: Config, data: Data, device: torch.device, **options: Any) -> ParallelLearner:
-    """Return a learner with these of DDPOptions set, after its first steps. UserError: the backend refuses them, as a
+    """Return a learner with these options set, after its first steps. UserError: the backend refuses them, as a
     try shows."""
     try:
-        learner = ParallelLearner(config, data, device, options=DDPOptions(**options))
+        learner = ParallelLearner(config, data, device, **options)
         for _ in range(FIRST_STEPS):
             learner.step(1.0)
     except (TypeError, RuntimeError) as error:

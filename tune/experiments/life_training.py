@@ -18,7 +18,6 @@ from model.config import Config, Data
 from model.cost.memory_estimate import most_bytes
 from model.training import checkpoint as checkpoints
 from model.training.learner import Learner
-from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
 from tune.backend.worker_group import Message, TaskContext
@@ -127,7 +126,7 @@ def time_steps(context: TaskContext, seconds: float) -> Iterator[Message]:
 
     UserError: there was less time.
     """
-    prepare_process(1)
+    torch.set_num_threads(1)
     clock, count = CLOCKS[context.device.type]
     learner, times = Learner(context.config, context.data, context.device), list[float]()
     yield Message(kind="start")

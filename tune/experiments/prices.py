@@ -140,7 +140,7 @@ def made_up_pairs() -> PairData:
     split = PairSplit(source=sentences, target=sentences, characters=lengths, words=lengths)
     row = row_shape(split.lengths)
     return PairData(
-        name="", sha256="", builtin=True, tokenizer="", vocabulary=SMALL_VOCABULARY, pad=0, bos=1, eos=2, row=row,
+        name="", sha256="", builtin=True, tokenizer="", vocabulary=SMALL_VOCABULARY, pad=0, row=row,
         rows=pack(split.lengths, row), train=split, valid=split, test=split,
     )  # fmt: skip
 

@@ -250,11 +250,7 @@ def measure_gradients(context: TaskContext, asked: dict[str, Any]) -> Iterator[M
     yield Message(kind="start")
     for _ in range(FIRST_STEPS):
         learner.step(1.0)
-    found = agreement(learner)
-    yield Message(kind="steps", row={
-        "parameters": learner.parameters, "bit_equal": found.across_ranks, "against_whole_batch": found.whole_batch,
-        "accumulated": list(found.accumulated.items()),
-    })  # fmt: skip
+    yield Message(kind="steps", row={"parameters": learner.parameters, **agreement(learner)})
 
 
 def measure_accumulation(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:

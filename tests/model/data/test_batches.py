@@ -86,8 +86,8 @@ def pairs_of(data: PairData, batch: Batch) -> list[tuple[str, str]]:
             assert inside[0] == 0 and inside[-1] == of.max()
         for sentence in range(int(of.max()) + 1):
             targets = batch.targets[i, of == sentence].tolist()
-            assert targets[-1] == data.eos and data.eos not in targets[:-1]
-            assert target_in[i, of == sentence].tolist() == [data.bos, *targets[:-1]]
+            assert targets[-1] == tokenizer.eos and tokenizer.eos not in targets[:-1]
+            assert target_in[i, of == sentence].tolist() == [tokenizer.bos, *targets[:-1]]
             pairs.append((tokenizer.decode(source[i, source_of[i] == sentence].tolist()), tokenizer.decode(targets)))
     return pairs
 

@@ -16,7 +16,7 @@ from model.training.averaging import EVERY, Average
 from model.training.checkpoint import AVERAGE
 from model.training.evaluation import evaluate
 from tests.model.conftest import SUBSET
-from tune.reports import Evaluation, Report
+from tune.reports import Report
 
 Life = Callable[..., list[Report]]
 pytestmark = pytest.mark.usefixtures("eager")
@@ -73,14 +73,6 @@ def test_it_goes_on_bit_by_bit_and_training_does_not_notice(
     without = run(replace(small_text, average=0.0), text_data, tmp_path / "c", steps=3 * EVERY)[-1]
     assert without.averaged is None and not checkpoints.averages(kept(without).tensors)
     assert through.valid is not None and without.valid is not None and without.valid.loss == through.valid.loss
-
-
-def test_of_both_the_better_is_kept() -> None:
-    low, high = Evaluation(loss=1.0), Evaluation(loss=2.0)
-    for valid, averaged in ((low, high), (high, low), (low, None)):
-        report = Report(steps=1, tokens=1, training_seconds=1.0, valid=valid, averaged=averaged)
-        assert report.better_evaluation == low
-    assert Report(steps=1, tokens=1, training_seconds=1.0).better_evaluation is None
 
 
 @pytest.mark.parametrize("architecture", ["modern", "nanogpt"])

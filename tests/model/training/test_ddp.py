@@ -37,9 +37,9 @@ def of(small):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_are_those_of_one_process_and_bit_equal_on_all_ranks(two, of, family):
     for found in two(rank.agreements, *of[family]):
-        assert found["across_ranks"]
-        assert found["whole_batch"] < 1e-6
-        assert all(distance < 1e-6 for distance in found["accumulated"].values()) and len(found["accumulated"]) == 3
+        assert found["bit_equal"]
+        assert found["against_whole_batch"] < 1e-6
+        assert all(distance < 1e-6 for _, distance in found["accumulated"]) and len(found["accumulated"]) == 3
 
 
 @pytest.mark.parametrize(("family", "micro_batches"), [("text", 3), ("pairs", 1)])

@@ -299,7 +299,7 @@ def test_a_resumed_decay_has_the_same_rates_to_the_last_bit() -> None:
 
 
 def test_a_final_segment_takes_no_training_seconds() -> None:
-    with pytest.raises(ValueError, match="training_seconds"):
+    with pytest.raises(AssertionError, match="fills its lease"):
         Segment(device_seconds=1.0, training_seconds=1.0, final=True)
 
 

@@ -22,7 +22,7 @@ from model.nn.precision import prepare
 from model.training import checkpoint as checkpoints
 from model.training import monitor
 from model.training.learner import Learner
-from model.training.memory import MemoryLimit, prepare_process, ran_out
+from model.training.memory import MemoryLimit, ran_out
 from tests.forked import FORKING
 from tests.model.conftest import Script, assert_parts_add_up, prepared
 from tune.reports import Report
@@ -274,7 +274,7 @@ def under_a_limit() -> None:
     gc.freeze()  # what it began with is not looked through each time that memory runs out
     text = "the cat sat on a mat and saw another bird. " * 1000
     data = prepared(text, text[:999])
-    prepare_process(1)
+    torch.set_num_threads(1)
     limit = MemoryLimit(300 * MEGABYTE, CPU)
     peak_flops("fp32", CPU)  # as what a trial's process does before it begins
     limit.begin()

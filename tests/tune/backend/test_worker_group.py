@@ -109,6 +109,12 @@ def of_two(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[lis
     return [line.recv() for line in lines]
 
 
+@pytest.fixture(scope="module")
+def alone(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[Message | None]:
+    """What the only rank says of training."""
+    return served([TRAINING], data, tmp_path_factory.mktemp("alone"))
+
+
 def test_the_first_rank_speaks_for_all(of_two):
     first, other = of_two
     assert other == [] and first[0] is None and len(rows(first)) == 3
@@ -120,32 +126,29 @@ def test_gradients_are_those_of_one_process_and_bit_equal(of_two):
     assert {count for count, distance in found["accumulated"] if distance < 1e-6} == {2, 4, 8}
 
 
-def test_two_devices_learn_what_one_learns(of_two, data, tmp_path):
-    (alone,) = rows(served([TRAINING], data, tmp_path))
-    together = rows(of_two[0])[1]
-    assert together["valid_loss"] == pytest.approx(alone["valid_loss"], abs=1e-4)
-    assert (together["steps"], together["tokens"]) == (alone["steps"], alone["tokens"]) == (6, 6 * 128)
+def test_two_devices_learn_what_one_learns(of_two, alone):
+    (one,), two = rows(alone), rows(of_two[0])[1]
+    assert two["valid_loss"] == pytest.approx(one["valid_loss"], abs=1e-4)
+    assert (two["steps"], two["tokens"]) == (one["steps"], one["tokens"]) == (6, 6 * 128)
 
 
 def test_a_task_that_cannot_be_is_a_row_with_its_reason(of_two):
     assert "16 are 1 rows, too few for 2 devices" in rows(of_two[0])[2]["skipped"]
 
 
-def test_training_goes_on_from_its_checkpoint_and_ends_where_it_would_have_ended(data, tmp_path):
+def test_training_goes_on_from_its_checkpoint_and_ends_where_it_would_have_ended(alone, data, tmp_path):
     first = {"measure": "training", "steps": 4, "every": 2}
-    (whole,) = rows(served([TRAINING], data, tmp_path / "whole"))
-    _, rest = rows(served([first, TRAINING], data, tmp_path / "parts"))
+    (whole,) = rows(alone)
+    _, rest = rows(served([first, TRAINING], data, tmp_path))
     assert rest["valid_loss"] == whole["valid_loss"] and rest["tokens"] == whole["tokens"]
 
 
-def test_every_word_says_what_its_seconds_went_to(data, tmp_path):
-    said = served([TRAINING], data, tmp_path)
-    assert [None if each is None else each.kind for each in said] == [None, "start", *["steps"] * 3, "evaluation"]
+def test_every_word_says_what_its_seconds_went_to(alone):
+    assert [None if each is None else each.kind for each in alone] == [None, "start", *["steps"] * 3, "evaluation"]
 
 
-def test_a_task_has_its_own_configuration_and_a_wrong_one_is_a_row_with_its_reason(data, tmp_path):
-    (plain,), (wider,) = (rows(served([TRAINING], data, tmp_path / name, **changes))
-                          for name, changes in (("plain", {}), ("wider", {"d_model": 32})))  # fmt: skip
+def test_a_task_has_its_own_configuration_and_a_wrong_one_is_a_row_with_its_reason(alone, data, tmp_path):
+    (plain,), (wider,) = rows(alone), rows(served([TRAINING], data, tmp_path / "wider", d_model=32))
     assert wider["parameters"] > plain["parameters"]
     (refused,) = rows(served([TRAINING], data, tmp_path, heads=5))
     assert "5 does not divide d_model 16" in refused["skipped"]

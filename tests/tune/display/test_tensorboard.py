@@ -244,8 +244,8 @@ def test_settings_ranking_and_fronts_are_there(over: World) -> None:
         assert len(pictures) > 1 and pictures[-1].encoded_image_string[:4] == b"\x89PNG"
 
 
-def test_pictures_that_cost_too_much_wait_for_the_end(tmp_path: Path) -> None:
-    run = read(finished(tmp_path, cap=240).journal.folder / "tensorboard" / "ledger")
+def test_pictures_that_cost_too_much_wait_for_the_end(folder: Path) -> None:
+    run = read(folder / "tensorboard" / "ledger")
     assert [len(run.Images(front)) for front in FRONTS] == [1, 1]
 
 
