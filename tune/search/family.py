@@ -65,9 +65,9 @@ class TrialRecord:
     gap: float = 0.0
 
     def begin_at(self, newest: tuple[str, int] | None) -> None:
-        """Begin the next segment at the newest sound checkpoint, its path and steps (None: there is none)."""
-        if newest is not None:
-            self.checkpoint, self.steps = newest
+        """Begin the next segment at the newest sound checkpoint, its path and steps; None: there is none, whatever the
+        journal says, and the trial begins anew."""
+        self.checkpoint, self.steps = newest or (None, 0)
 
 
 class CostModel:

@@ -119,6 +119,22 @@ def test_steps_that_no_checkpoint_has_are_done_again_whether_it_was_killed_or_no
     assert again.told == [] and again.engine.trials[lease.trial].steps == world.engine.trials[lease.trial].steps == kept
 
 
+def test_a_trial_whose_checkpoints_are_gone_begins_anew_on_a_lease_that_pays_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one that paid for the rest alone it would come to nothing new, and be over."""
+    about: dict[str, Any] = {"cap": 600, "slots": 1, "shares": {"nanogpt": 1.0}}
+    world, kept = World(tmp_path, **about), {"checkpoint": str(tmp_path / "kept"), "step_seconds": STEP_SECONDS}
+    rung = world.families["nanogpt"].policy.rung_seconds(0)
+    steps = round(0.9 * rung / STEP_SECONDS)
+    world.report_after(rung, steps=steps, seconds={"steps": 0.9 * rung}, ended="lease", **kept)
+    monkeypatch.setattr(World, "newest", lambda *of, undecayed: None)
+    again = World(tmp_path, **about)
+    lease = again.report_after(rung, steps=steps // 2, ended="lease", **kept)
+    assert lease.checkpoint is None and again.total("SELECT price FROM leases ORDER BY lease DESC LIMIT 1") > 0.9 * rung
+    assert [tuple(row) for row in again.rows("SELECT trial, state FROM trials")] == [(lease.trial, "paused")]
+
+
 def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_before_it(tmp_path: Path) -> None:
     """Killed inside its last segment it goes on falling; once finished, a larger cap forgets the fall."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}).run()

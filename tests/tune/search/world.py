@@ -176,9 +176,7 @@ class World(Played):
                 memory=known_memory(memory_limit), warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         now = deadline, processor
-        self.told = restore(engine, model_resume_checkpoint, *now) if resumed else engine.apply_terms(*now)
-        if resumed:
-            self.take_up()
+        self.told = restore(engine, self.newest, *now) if resumed else engine.apply_terms(*now)
         self.journal.write_facts(cap_seconds=cap)
         self.started: set[int] = set()
         self.diverging: dict[int, float] = {}
@@ -196,12 +194,13 @@ class World(Played):
     def now(self, now: float) -> None:
         self.clock.now = now
 
-    def take_up(self) -> None:
-        """Every trial where its last report left it: there are no files here to say so."""
-        for trial, record in self.engine.trials.items():
-            if record.checkpoint is None:
-                query = "SELECT IFNULL(MAX(steps), 0) AS steps FROM reports WHERE trial = ? AND checkpoint IS NOT NULL"
-                record.steps = self.journal.rows(query, trial)[0]["steps"]
+    def newest(self, folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
+        """Where a trial goes on: at a checkpoint, else, as few are saved here, at the last one that it told of."""
+        query = """SELECT checkpoint, steps - IFNULL(lost, 0) AS steps FROM reports
+            WHERE trial = ? AND checkpoint IS NOT NULL ORDER BY report DESC LIMIT 1"""
+        told = self.journal.rows(query, folder.name)
+        there = [(str(self.journal.folder / row["checkpoint"]), row["steps"]) for row in told]
+        return model_resume_checkpoint(folder, undecayed=undecayed) or next(iter(there), None)
 
     def live(self, assignment: Assignment, *, ended: str | None = None) -> None:
         """The process of a lease gives a sign of life, or its last one."""
