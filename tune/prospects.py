@@ -111,9 +111,9 @@ class NoSuggestions(Suggestions):
 def restore_policies(
     journal: Journal, settings: Settings, folder: Path, *, slots: int, share: float
 ) -> dict[str, SuccessiveHalving]:
-    """Return each family's policy in the state to which the journal's events bring it. UserError: there are none."""
+    """Return each family's policy in the state to which the journal's events bring it. UserError: there is no trial."""
     terms, (recipes, learned) = agreed_terms(journal), load_stored_recipes(folder, settings.families)
-    if not terms:
+    if not journal.rows("SELECT 1 FROM trials LIMIT 1"):
         raise UserError(f"--resume: {str(folder)!r} has no trial yet: leave --plan out to go on with it")
     families: dict[str, Family] = {}
     policies: dict[str, SuccessiveHalving] = {}

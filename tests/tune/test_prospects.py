@@ -223,13 +223,16 @@ def test_with_too_few_sizes_one_line_says_so_and_there_is_no_figure(
 def test_a_folder_without_a_trial_or_a_study_is_one_line(
     tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Also where the search was killed before its journal had tables."""
     world = study(0)
-    world.journal.write_facts(caps=[])
     assert cli.main(Settings, ["--plan", "--resume", str(tmp_path / "none")]) == 2
     assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 2
-    missing, empty = capsys.readouterr().err.splitlines()
-    assert missing.startswith("--resume: ") and "has no trial yet: leave --plan out" in empty
     world.journal.close()
+    (world.journal.folder / "journal.db").write_bytes(b"")
+    assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 2
+    missing, *empty = capsys.readouterr().err.splitlines()
+    assert missing.startswith("--resume: ") and len(empty) == 2
+    assert all("has no trial yet: leave --plan out" in line for line in empty)
     (world.journal.folder / "journal.db").write_bytes(b"SQLite format 3\0" + bytes(9000))
     assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -283,7 +283,7 @@ class Journal:
     @classmethod
     def in_memory_copy(cls, folder: Path) -> Self:
         """Return a copy in memory of what the journal of a study has just now, whoever writes it: the study is only
-        read.
+        read. The copy has its tables also where the run was killed before the journal had them.
 
         UserError: it is damaged, or none of ours.
         """
@@ -294,7 +294,7 @@ class Journal:
                 theirs.backup(journal._db)
         except sqlite3.Error as error:
             raise UserError(f"--resume: {str(folder)!r} has a {JOURNAL_FILE} that cannot be read ({error})") from None
-        journal._check_version()
+        journal._db.executescript(";".join(STEPS[journal._check_version() :]))
         journal._check_sense()
         return journal
 
