@@ -175,17 +175,18 @@ class Engine:
         back."""
         while not self._wake():  # each time, as it may sleep while it decides
             self._close_lost_slots()
-            if self.slots.count_free == 0:
+            free = self.slots.count_free  # once for each decision, as a machine may be lost meanwhile
+            if free == 0:
                 return None
             wall = self.wall_left()
             if wall < LEAST_LEASE_SECONDS:
                 self.stopping = self.stopping or "deadline"
             if self.stopping:
                 self._hand_back(self.stopping)
-            elif assignment := self._go_on_with_cut_short(planned := self._planned_wall(wall)):
+            elif assignment := self._go_on_with_cut_short(planned := self._planned_wall(wall), free):
                 return assignment
             else:
-                answer = self._ask_families(planned, binding=planned == wall < math.inf)
+                answer = self._ask_families(planned, free, binding=planned == wall < math.inf)
                 ledger, now = self.accounting.ledger, self.accounting.clock()
                 if isinstance(answer, Wait) and not ledger.can_wait(ledger.first_end - now):
                     answer = HandBack("what is left does not pay for a slot that waits")
@@ -195,18 +196,18 @@ class Engine:
                     return answer if isinstance(answer, Assignment) else None
         return None
 
-    def _ask_families(self, wall: float, *, binding: bool) -> Assignment | HandBack | Wait | None:
+    def _ask_families(self, wall: float, free: int, *, binding: bool) -> Assignment | HandBack | Wait | None:
         """Ask the families, the one that used the least of its share first, and carry out the first move; None where
         that came to nothing: ask again.
 
         A family may also use what is left of the shares of those that have nothing more to do.
         """
         answer: HandBack | Wait = HandBack("there is no family")
-        idle = self._idle(wall)
+        idle = self._idle(wall, free)
         for name, family in sorted(
             self.families.items(), key=lambda each: each[1].seconds_used / max(each[1].seconds, 1e-9)
         ):
-            left = self._left(name, wall, idle, binding=binding)
+            left = self._left(name, wall, free, idle, binding=binding)
             enough = left.seconds >= LEAST_LEASE_SECONDS
             move = family.decide(left) if enough else HandBack(PAYS_NO_MORE)
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
@@ -229,22 +230,22 @@ class Engine:
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.count_kept))
         return min(wall, max(self.wall_clock - self.accounting.clock(), all_slots))
 
-    def _left(self, name: str, wall: float, idle: Collection[str], *, binding: bool = False) -> BudgetLeft:
-        """Return what a family may still use: its own share, and what is left of those of the idle ones."""
+    def _left(self, name: str, wall: float, free: int, idle: Collection[str], *, binding: bool = False) -> BudgetLeft:
+        """Return what a family may still use, where so many slots are free: its own share, and what is left of those of
+        the idle ones."""
         others = (self.families[each] for each in idle if each != name)
         left_over = sum(max(0.0, other.seconds - other.seconds_used) for other in others)
-        free = self.slots.count_free
         return self.families[name].seconds_left(self.accounting, free, wall, left_over=left_over, binding=binding)
 
-    def _idle(self, wall: float) -> list[str]:
+    def _idle(self, wall: float, free: int) -> list[str]:
         """Return the families that run nothing, and can run nothing by their own shares; none where there is but
         one."""
         on_their_way = {self.trials[trial].family for trial in self.cut_short}
         several = self.families.items() if len(self.families) > 1 else ()
-        return [name for name, family in several if name not in on_their_way and self._is_idle(family, wall)]
+        return [name for name, family in several if name not in on_their_way and self._is_idle(family, wall, free)]
 
-    def _is_idle(self, family: Family, wall: float) -> bool:
-        left = family.seconds_left(self.accounting, self.slots.count_free, wall)
+    def _is_idle(self, family: Family, wall: float, free: int) -> bool:
+        left = family.seconds_left(self.accounting, free, wall)
         return left.running == 0 and isinstance(family.decide(left), HandBack)
 
     def _wake(self) -> bool:
@@ -281,14 +282,14 @@ class Engine:
             if not self.stopping:
                 self.accounting.journal.write_facts(slots_kept=self.slots.count_kept)
 
-    def _go_on_with_cut_short(self, wall: float) -> Assignment | None:
+    def _go_on_with_cut_short(self, wall: float, free: int) -> Assignment | None:
         """Give another lease to a trial whose last one ended before its goal, and which to its policy is still on its
         way; where that cannot be paid for, the trial waits. None: no lease was given."""
-        idle = self._idle(wall) if self.cut_short else ()
+        idle = self._idle(wall, free) if self.cut_short else ()
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
-            left = self._left(name, wall, idle).seconds
+            left = self._left(name, wall, free, idle).seconds
             left = left if rung is not None else min(left, self._usable_seconds(trial, wall))
             price = self._price_of_rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             least = max(LEAST_LEASE_SECONDS, family.least_seconds(trial, self.trials[trial]))

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -333,6 +334,17 @@ def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was
     assert engine.next_assignment() is None and world.accounting.idle_slots == 0
     engine.on_death(second.trial, "error")
     assert engine.trials[second.trial].deaths == 0
+
+
+@pytest.mark.parametrize("looks", range(1, 4))
+def test_a_machine_that_is_lost_while_a_slot_is_decided_on_ends_no_search(tmp_path: Path, looks: int) -> None:
+    """Each look at how many there are may be the last that finds it."""
+    world, there = World(tmp_path, cap=600, slots=1, confirm=1), chain(repeat(1, looks), repeat(0))
+    world.engine.slots.there = lambda: next(there)
+    while world.begin():
+        pass
+    world.engine.slots.there = lambda: 1
+    assert world.run().total("SELECT COUNT(*) FROM reports WHERE final") > 0
 
 
 def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -> None:
