@@ -121,35 +121,33 @@ FACTS_QUERY = "SELECT key, value FROM study"
 SLOT_SHARE_SQL = "IIF(share > 0, share, 1)"
 """SQL for the device-seconds in a second of a slot; 1 in journals from before GPUs were shared."""
 
-TOMORROW_SQL = "(strftime('%s', 'now') + 86400)"
-LATEST_MOMENT_SQL = f"""({TOMORROW_SQL} - IFNULL((
-    SELECT value + 0 FROM study WHERE key = 'created' AND value + 0 < {TOMORROW_SQL}), 0))"""
-"""SQL for a moment that the study's clock is not past: the time since it was created, and a day, as the system's clock
-can be set; where that was far ahead when it was created, a bound that is of no use but finite."""
+LATEST_MOMENT = 1e10
+"""Seconds of a study's clock that no study comes to, about 300 years. How old a study is the system's clock does not
+tell, as that can be set."""
 OF_SLOT = f"MAX(1, IFNULL((SELECT {SLOT_SHARE_SQL} FROM slots WHERE slots.slot = {{}}.slot), 1))"
 """SQL for the device-seconds in a second of the slot of a row of a table, at least 1."""
 ROW_CHECKS_SQL = {
     "slots": f"""
-        opened BETWEEN 0 AND {LATEST_MOMENT_SQL} AND IFNULL(closed BETWEEN opened AND {LATEST_MOMENT_SQL}, 1)
+        opened BETWEEN 0 AND {LATEST_MOMENT} AND IFNULL(closed BETWEEN opened AND {LATEST_MOMENT}, 1)
         AND IFNULL(share > 0 AND share < 1e6, 1) AND slot NOT IN (
             SELECT slot FROM slots JOIN charges USING (slot)
             GROUP BY slot HAVING TOTAL(seconds) > 1 + (IFNULL(closed, MAX(at)) - opened) * {SLOT_SHARE_SQL})""",
     "leases": f"""
-        opened BETWEEN (SELECT opened FROM slots WHERE slots.slot = leases.slot) AND {LATEST_MOMENT_SQL}
-        AND IFNULL(closed BETWEEN opened AND {LATEST_MOMENT_SQL}, 1)
-        AND IFNULL(charged BETWEEN 0 AND {LATEST_MOMENT_SQL} * {OF_SLOT.format("leases")}, 1)
+        opened BETWEEN (SELECT opened FROM slots WHERE slots.slot = leases.slot) AND {LATEST_MOMENT}
+        AND IFNULL(closed BETWEEN opened AND {LATEST_MOMENT}, 1)
+        AND IFNULL(charged BETWEEN 0 AND {LATEST_MOMENT} * {OF_SLOT.format("leases")}, 1)
         AND price >= 0 AND price < 1e300 AND reserved >= 0 AND reserved < 1e300""",
     "charges": f"""
-        at BETWEEN 0 AND {LATEST_MOMENT_SQL} AND ABS(seconds) < {LATEST_MOMENT_SQL} * {OF_SLOT.format("charges")}""",
+        at BETWEEN 0 AND {LATEST_MOMENT} AND ABS(seconds) < {LATEST_MOMENT} * {OF_SLOT.format("charges")}""",
     "reports": f"""
-        at BETWEEN 0 AND {LATEST_MOMENT_SQL} AND IFNULL(training_seconds BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1)
-        AND IFNULL(step_seconds BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1) AND IFNULL(steps >= 0, 1)
-        AND IFNULL(gap BETWEEN 0 AND {LATEST_MOMENT_SQL}, 1) AND IFNULL(lost BETWEEN 0 AND steps, 1)
+        at BETWEEN 0 AND {LATEST_MOMENT} AND IFNULL(training_seconds BETWEEN 0 AND {LATEST_MOMENT}, 1)
+        AND IFNULL(step_seconds BETWEEN 0 AND {LATEST_MOMENT}, 1) AND IFNULL(steps >= 0, 1)
+        AND IFNULL(gap BETWEEN 0 AND {LATEST_MOMENT}, 1) AND IFNULL(lost BETWEEN 0 AND steps, 1)
         AND (rung IS NULL AND NOT final OR ABS(valid_loss) < 9e999)""",
-    "decisions": f"at BETWEEN 0 AND {LATEST_MOMENT_SQL}",
+    "decisions": f"at BETWEEN 0 AND {LATEST_MOMENT}",
 }
-"""SQL for what is true of each row of a table: times are finite, in order and not in the future, and to a second no
-more is charged to a slot than it was held. What was not measured is NULL."""
+"""SQL for what is true of each row of a table: times are finite and in order, and to a second no more is charged to
+a slot than it was held. What was not measured is NULL."""
 
 
 def as_mapping(fact: Fact) -> Mapping[str, Fact]:

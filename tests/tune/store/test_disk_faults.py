@@ -153,8 +153,6 @@ HOSTILE = {
     "a share of more than there is": "UPDATE slots SET share = 1e7",
     "a time beyond all": "UPDATE decisions SET at = 1e300",
     "a time before all": "UPDATE slots SET opened = -1000",
-    "a time to come": "INSERT INTO study VALUES ('created', strftime('%s', 'now')); "
-    "UPDATE reports SET at = at + 2 * 86400 WHERE rung = 0",
     "a charge of nobody's": "UPDATE charges SET slot = 99",
     "more steps lost than made": "UPDATE reports SET lost = steps + 1 WHERE rung = 0",
     "a gap without end": "UPDATE reports SET gap = 9e999 WHERE rung = 0",
