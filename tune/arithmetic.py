@@ -105,11 +105,11 @@ def _value(node: ast.AST, columns: Columns, row: int) -> float | None:
         case ast.Call(func=ast.Name(id=name), args=[one]):
             every = [_value(one, columns, each) for each in range(len(next(iter(columns.values()), ())))]
             known = [each for each in every if each is not None]
-            return COLUMN_FUNCTIONS[name](known) if known else None
+            return _done(COLUMN_FUNCTIONS[name], known) if known else None
     raise AssertionError("parse_expression() took it")
 
 
-def _done(function: Callable[..., float], *values: float | None) -> float | None:
+def _done(function: Callable[..., float], *values: float | Sequence[float] | None) -> float | None:
     try:
         made = None if None in values else function(*values)
     except (ArithmeticError, ValueError):

@@ -240,6 +240,7 @@ def test_a_formula_without_a_value_is_none() -> None:
     assert parse_expression("9 ** 9 ** 9 ** 9").evaluate(columns) == [None] * 3
     assert parse_expression("-sum(a) + max(b) - log(exp(b))").evaluate(columns) == pytest.approx([1, 0, -1])
     assert parse_expression("a + " + "9" * 390).evaluate(columns) == [None] * 3
+    assert parse_expression("sum(c)").evaluate({"c": [1e308, 1e308, None]}) == [None] * 3
 
 
 def test_where_a_formula_has_no_value_is_told_and_not_where_a_figure_is_missing() -> None:
