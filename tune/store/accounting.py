@@ -273,19 +273,12 @@ class Accounting:
         written = report.checkpoint and str(Path(report.checkpoint).relative_to(self.journal.folder))
         report = replace(report, rung=to.rung if completes else None, checkpoint=written)
         if report.mfu is not None and report.peak_flops is not None:
-            peak = self._peak(precision_of(to.config), report.peak_flops)
+            peak = self.peak_flops.setdefault(precision_of(to.config), report.peak_flops)
             report = replace(report, mfu=report.mfu * report.peak_flops / peak, peak_flops=peak)
         row: dict[str, Value] = {"trial": to.trial, "lease": to.lease, "at": self.clock()}
         self.journal.insert("reports", row | journal_row(report))
         self.journal.update("trials", to.trial, {"parameters": report.parameters})
         return report
-
-    def _peak(self, precision: str, measured: float) -> float:
-        """Return the first peak that was measured of a precision, which counts for all."""
-        if precision not in self.peak_flops:
-            self.peak_flops[precision] = measured
-            self.journal.write_facts(peak_flops=self.peak_flops)
-        return self.peak_flops[precision]
 
     def note_memory(
         self, to: Assignment, micro_batches: int, predicted: float, measured: int | None, limit: float

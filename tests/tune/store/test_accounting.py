@@ -286,10 +286,10 @@ def shares(world: World, *peaks: float | None) -> list[float | None]:
 def test_the_first_peak_of_a_precision_counts_for_all_of_its_trials(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=4, shares={"nanogpt": 1.0}, suggestions=InTurns)
     assert shares(world, 100.0, 400.0, 50.0, 100.0) == pytest.approx([0.2, 0.05, 0.2, 0.05])
-    assert world.journal.facts()["peak_flops"] == {"fp32": 100.0, "bf16": 400.0}
+    assert world.accounting.peak_flops == {"fp32": 100.0, "bf16": 400.0}
 
 
 def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2, shares={"nanogpt": 1.0}, suggestions=InTurns)
     assert shares(world, None, None) == [None, None]
-    assert "peak_flops" not in world.journal.facts()
+    assert world.accounting.peak_flops == {}
