@@ -56,6 +56,8 @@ SHORT = {
 """Short names of dimensions in labels."""
 DIGITS = 4
 """Significant digits of a number from a range: more would make no difference, and be hard to read."""
+LARGEST_SEED = 2**32 - 1
+"""Largest seed that NumPy takes."""
 PARTS = 10_000
 """Most values as which a range of fractions counts."""
 

@@ -36,6 +36,7 @@ from tune.recipe import parse_set
 from tune.search_flags import SearchFlags, train_text
 from tune.search_space import (
     FAMILIES,
+    LARGEST_SEED,
     PRECISIONS,
     SPACES,
     VARIABLE_RECIPE_FIELDS,
@@ -49,7 +50,6 @@ from tune.store.mirror import restore_from_mirror
 from tune.units import DURATIONS, NUMBER, bytes_text, duration_text, parse_duration
 from tune.units import SIZES as MEMORY_FORMS
 
-LARGEST_SEED = 2**32 - 1  # NumPy's
 LOOP_ONLY_SETTINGS = ("metric", "maximize", "life")
 FAMILY_ONLY_SETTINGS = (
     *("load", "vary", "set", "at_most", "objective", "stop_below_gain", "confirm", "learn_from", "memory_limit"),

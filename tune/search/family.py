@@ -13,7 +13,7 @@ from tune.reports import LEASE_RESERVE_FACTOR, Report
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.memory_model import MemoryModel
 from tune.search.policy import BudgetLeft, Confirm, Move, Policy
-from tune.search_space import Config
+from tune.search_space import LARGEST_SEED, Config
 from tune.store.accounting import UNITS_PER_SECOND, Accounting, ExactSum, RunningLease
 
 MOST_REFUSALS = 50
@@ -30,8 +30,6 @@ to take: they may be slower than they were."""
 CONFIRM_LEAST = 1 / 3
 """Least share of all seconds of such a training for its steps: where the closing does not fit beside them, it is left
 out."""
-SEEDS = 2**32
-"""Number of seeds that NumPy takes."""
 WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
 """Number of warm-ups of the learning rate before a fall of the loss tells how a trial will go on: with the rate's
 warm-up it falls steeply, for slow trials most of all. Counted in steps of the family's first trial, so that all at a
@@ -230,8 +228,9 @@ class Family:
         tokens, for no more steps than the second trial of the comparison has time for."""
         alike = (record, other) if self.equal_tokens else (record,)
         steps = min(self._steps_in(move.seconds, each) for each in alike)
+        seed = (self.seed + move.number) % (LARGEST_SEED + 1)
         return TrialRecord(
-            family=record.family, config=record.config | {"seed": (self.seed + move.number) % SEEDS}, goal=steps,
+            family=record.family, config=record.config | {"seed": seed}, goal=steps,
             micro_batches=record.micro_batches, confirms=move.of,
         )  # fmt: skip
 

@@ -12,11 +12,12 @@ from model.config import Config
 from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone, Search, bare, framed, left, reach
 from tests.tune.search.world import Numbered, World
 from tune.search.confirm import HalvingWithConfirmation
-from tune.search.family import SEEDS, CostModel, Family, TrialRecord
+from tune.search.family import CostModel, Family, TrialRecord
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame
 from tune.search.policy import Confirm, Finish, HandBack, Wait
 from tune.search.simulator import PowerLaw
+from tune.search_space import LARGEST_SEED
 
 SCENARIOS: list[dict[str, Any]] = [
     {},
@@ -152,7 +153,7 @@ def test_the_steps_of_each_leave_time_for_its_end_as_long_as_a_third_is_left_for
 
 def test_any_seed_of_a_study_has_others_after_it_that_are_seeds() -> None:
     """Also the last one that there is."""
-    family = Family(seconds=600.0, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), seed=SEEDS - 1)
+    family = Family(seconds=600.0, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), seed=LARGEST_SEED)
     record = TrialRecord(family="alone", config={"number": 1}, steps=100, step_seconds=STEP)
     seeds = {
         family.confirming_record(Confirm("a", "b", number, 60.0, ""), record, record).config["seed"]
