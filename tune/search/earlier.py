@@ -19,11 +19,11 @@ from tune.errors import UserError
 from tune.recipe import SETTABLE
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.forecast import MOST_TRIALS, Progress
-from tune.search.resume import DAMAGED, LONGEST_REASON
+from tune.search.resume import LONGEST_REASON
 from tune.search.scaling_law import Observation
 from tune.search.state import number, parse_agreed_terms
 from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of, seedless
-from tune.store.journal import FACTS_QUERY, SLOT_SHARE_SQL, Fact, as_mapping, connect, facts_in
+from tune.store.journal import DAMAGED, FACTS_QUERY, SLOT_SHARE_SQL, Fact, as_mapping, connect, facts_in
 from tune.store.queries import ranking
 from tune.units import counted
 

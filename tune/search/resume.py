@@ -23,7 +23,7 @@ from tune.search.state import AgreedTerms, State, last_events, number, parse_agr
 from tune.search_space import seedless
 from tune.store.accounting import DECODING, RunningLease
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, kill_worker, read_heartbeat
-from tune.store.journal import DAMAGED_REMEDY, SLOT_SHARE_SQL, Journal, as_mapping
+from tune.store.journal import DAMAGED, DAMAGED_REMEDY, SLOT_SHARE_SQL, Journal, as_mapping
 from tune.store.mirror import is_copy
 from tune.units import whole_text
 
@@ -170,10 +170,6 @@ def check_plain(folder: Path) -> None:
                 if kind not in (stat.S_IFREG, stat.S_IFDIR):
                     rule = "a study holds files and folders only, no links"
                     raise UserError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
-
-
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError, StopIteration)
-"""The errors that reading a journal raises where it says something impossible."""
 
 
 @contextlib.contextmanager

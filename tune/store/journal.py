@@ -39,6 +39,8 @@ LOCK = "journal.lock"
 STUDY_FILE = "study.json"
 ENERGY = "energy_joules"
 """The fact that holds the energy which the machine took meanwhile, where its counters can be read."""
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError, StopIteration)
+"""The errors that reading a journal raises where it says something impossible."""
 DAMAGED_REMEDY = "take that folder away and go on with its --mirror copy, or begin a new study"
 ENDED_BY_CAP, ENDED_BY_ERRORS = "cap", "errors"
 """The reason that the fact `ended` gives where a search came to its own end."""
@@ -403,8 +405,7 @@ class Journal:
 def spent_at_its_end(folder: Path, terms: Mapping[str, float | None]) -> float | None:
     """Return the device-seconds of a search that found something and came to its own end under this very cap, where
     these terms have no later deadline and ask for no smaller gain; else None."""
-    damaged = (UserError, sqlite3.Error, ValueError, LookupError, AttributeError, TypeError, RecursionError)
-    with suppress(*damaged), closing(connect(folder, briefly=True)) as journal:
+    with suppress(sqlite3.Error, *DAMAGED), closing(connect(folder, briefly=True)) as journal:
         found = "EXISTS (SELECT * FROM reports WHERE rung IS NOT NULL OR final)"
         query = f"SELECT key, value FROM study WHERE key IN ('ended', 'caps') AND {found}"
         facts = {row["key"]: json.loads(row["value"]) for row in journal.execute(query)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from tune.errors import UserError
 from tune.machine import UNFINISHED, private_folder, sync, write_folder_whole
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, read_heartbeat, write_heartbeat
-from tune.store.journal import JOURNAL_FILE, LOCK, STUDY_FILE, connect, study_facts
+from tune.store.journal import DAMAGED, JOURNAL_FILE, LOCK, STUDY_FILE, connect, study_facts
 
 MIRROR_EVERY_SECONDS = 60.0
 MIRRORED = "mirrored"
@@ -229,7 +229,7 @@ def _is_in_use(place: Path) -> bool:
 def _created(study: Path) -> object:
     try:
         return study_facts(study)["created"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, *DAMAGED):
         return None
 
 
