@@ -25,7 +25,7 @@ from tune.search.engine import Engine
 from tune.search.family import Family, TrialRecord
 from tune.search.memory_model import MemoryModel
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
-from tune.search.suggest import Suggester, first_search
+from tune.search.suggest import Suggester
 from tune.search_context import SearchContext, make_search_context
 from tune.search_space import PER_LAYER, Space, label, layer_weights
 from tune.settings import Settings
@@ -192,7 +192,8 @@ def make_plan(settings: Settings) -> Plan:
         remedy = "leave --address out; --devices N --oversubscribe plans for N devices like this machine's"
         raise invalid("plan", f"looks at this machine, not at the cluster at {settings.address!r}: {remedy}")
     began = time.monotonic()
-    context = make_search_context(replace(settings, search=first_search(settings.search)), find_devices(settings))
+    drawn = replace(settings, search="prior") if settings.search == "tpe" else settings
+    context = make_search_context(drawn, find_devices(settings))
     prepared = time.monotonic() - began
     speeds = {name: Speeds(context, name) for name in settings.families}
     sizes = {name: _measure(context, name, each) for name, each in speeds.items()}

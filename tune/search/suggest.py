@@ -259,11 +259,6 @@ def distribution(of: Dimension) -> optuna.distributions.BaseDistribution:
     return optuna.distributions.FloatDistribution(of.low, of.high, log=of.log)
 
 
-def first_search(search: str) -> str:
-    """Return how a search suggests configurations until it has results."""
-    return "prior" if search == "tpe" else search
-
-
 def prior(
     default: Config, *, family: str, weights: float, tokens: float, text_tokens: float, begins: float = 0.0
 ) -> Callable[[Config], Favour]:
