@@ -48,13 +48,8 @@ def integers(low: int, high: int, *, log: bool = False, when: When | None = None
 
 
 def floats(low: float, high: float, *, log: bool = False, when: When | None = None) -> Dimension:
-    """Return a dimension of numbers from low to high."""
+    """Return a dimension of numbers from low to high; log: uniform in their logarithm."""
     return _helped("floats", {"low": low, "high": high, "log": log, "when": when or {}})
-
-
-def loguniform(low: float, high: float, *, when: When | None = None) -> Dimension:
-    """Return a dimension of numbers from low to high, uniform in their logarithm."""
-    return floats(low, high, log=True, when=when)
 
 
 def _helped(name: str, given: Mapping[str, object]) -> Dimension:

@@ -24,12 +24,12 @@ from analysis.study import Results, open_study
 from analysis.style import Picture
 from tests.analysis.conftest import Printed, Written, do, one_line
 from tests.tune.search.loops import Loops
-from tune.own_space import LOOP, choice, floats, integers, loguniform
+from tune.own_space import LOOP, choice, floats, integers
 from tune.ranking import RESERVED_NAMES
 from tune.ranking import ranking as returned
 
 SPACE = {
-    "width": integers(1, 40), "rate": loguniform(1e-3, 1e-1), "kind": choice("sgd", "adam", r"$\mine$ <b>"),
+    "width": integers(1, 40), "rate": floats(1e-3, 1e-1, log=True), "kind": choice("sgd", "adam", r"$\mine$ <b>"),
     "bias": choice(True, False), "momentum": floats(0.5, 0.99, when={"kind": "sgd"}), "steps": choice(1, 2),
     "worth": choice("a", "b"),
 }  # fmt: skip

@@ -16,7 +16,6 @@ from tune.own_space import (
     first_text,
     floats,
     integers,
-    loguniform,
     make_space,
     parse_first,
     parse_range,
@@ -30,7 +29,7 @@ from tune.search_space import Config, label
 
 GIVEN = {
     "optimizer": ["sgd", "adam"],
-    "rate": loguniform(1e-4, 1e-2),
+    "rate": floats(1e-4, 1e-2, log=True),
     "decay": floats(0, 1),
     "momentum": floats(0.5, 0.99, when={"optimizer": "sgd"}),
     "nesterov": choice(True, False, when={"optimizer": "sgd"}),

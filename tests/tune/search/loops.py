@@ -14,7 +14,7 @@ from tune.devices import Devices
 from tune.facts import facts_of
 from tune.loop import Lease, Terms
 from tune.own_loop import make_loop_context, metric_of, resume_checkpoint
-from tune.own_space import choice, integers, loguniform
+from tune.own_space import choice, floats, integers
 from tune.reports import Report
 from tune.search.resume import last_moment, restore
 from tune.search.simulator import Clock, Costs, PowerLaw
@@ -22,7 +22,7 @@ from tune.settings import Settings
 from tune.store.accounting import Assignment
 from tune.store.queries import ranking
 
-SPACE = {"fault": choice("none"), "width": integers(1, 9), "rate": loguniform(1e-3, 1e-1)}
+SPACE = {"fault": choice("none"), "width": integers(1, 9), "rate": floats(1e-3, 1e-1, log=True)}
 START, SAVE = 4.0, 0.05
 
 
