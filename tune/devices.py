@@ -13,7 +13,6 @@ from model.nn.precision import native_precisions
 from model.training.memory import GPU_BYTES
 from tune.flags import AUTO, invalid
 from tune.machine import core_count, cpu_name
-from tune.recipe import StepPrices
 from tune.settings import Settings
 
 CONTEXT_BYTES = 600_000_000
@@ -36,8 +35,7 @@ class Devices:
     each trial has.
 
     model: a device's name; processor: the same, or the CPU's model: prices learned from earlier studies hold for the
-    same one; precisions: those that all devices do natively; memory_bytes: of a GPU; cores: CPU cores; prices: of
-    steps, where they are known and not measured.
+    same one; precisions: those that all devices do natively; memory_bytes: of a GPU; cores: CPU cores.
     """
 
     kind: str
@@ -48,7 +46,6 @@ class Devices:
     memory_bytes: int | None = None
     trials_each: int = 1
     cores_each: int = 1
-    prices: StepPrices | None = None
     processor: str = ""
 
     @property

@@ -35,18 +35,14 @@ from tune.units import bytes_text, counted, duration_text, money_text, whole_tex
 
 
 class Speeds:
-    """Step seconds of one family on this text and device; nothing is measured until `measure` is called, nor where
-    the device's prices are known."""
+    """Step seconds of one family on this text and device; nothing is measured until `measure` is called."""
 
     def __init__(self, context: SearchContext, family: str) -> None:
         self._context, self._family, self._data = context, family, context.data[family]
-        self._measured: dict[float, float] = {}
-        self._prices, self._seen = context.devices.prices, list[tuple[float, float]]()
+        self._measured, self._seen = dict[float, float](), list[tuple[float, float]]()
 
     def measure(self, config: Mapping[str, Any], micro_batches: int) -> float:
         """Return the seconds of a step in so many micro-batches, from a few real steps."""
-        if self._prices is not None:
-            return self._prices.step(micro_batches * self.launches(config), self.flops(config))
         device = torch.device(self._context.devices.kind)
         taken = step_seconds(
             self._context.config(self._family, config), self._data, device, micro_batches=micro_batches
@@ -58,10 +54,10 @@ class Speeds:
         return seconds
 
     def prices(self) -> StepPrices | None:
-        """Return the prices of a GPU's steps: those known, or the least launch and the most FLOP/s that were measured;
-        None for a core that was measured, which has no launches, and whose FLOP/s depend on the size."""
-        if self._prices is not None or not self._seen:
-            return self._prices
+        """Return the prices of a GPU's steps: the least launch and the most FLOP/s that were measured; None for a core,
+        which has no launches, and whose FLOP/s depend on the size."""
+        if not self._seen:
+            return None
         launch, flops = zip(*self._seen, strict=True)
         return StepPrices(flops=max(flops), launch_seconds=min(launch))
 

@@ -374,8 +374,8 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     where none is narrow enough, the prices are nominal.
     """
     here = devices.kind != "cuda" or torch.cuda.is_available()
-    if devices.prices is not None or not here or space.family not in PER_LAYER:
-        return devices.prices or NOMINAL[devices.kind], 0.0
+    if not here or space.family not in PER_LAYER:
+        return NOMINAL[devices.kind], 0.0
     family, default, taken = FAMILIES[space.family], space.default(), list[float]()
     seconds = min(PRICED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
     filling = min(FILLING_TOKENS[devices.kind], data.training_tokens // LEAST_EPOCH_STEPS)

@@ -132,7 +132,7 @@ def test_a_deadline_is_planned_for(planned: Callable[..., Plan]) -> None:
 
 H100 = Devices(
     kind="cuda", count=1, model="H100", precisions=("fp32", "tf32", "bf16", "fp16"), cores=16,
-    memory_bytes=80_000_000_000, prices=NOMINAL["cuda"],
+    memory_bytes=80_000_000_000,
 )  # fmt: skip
 
 
@@ -146,6 +146,8 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int
         valid = np.broadcast_to(text.valid[:1], (min(tokens // 20, 200_000),))
         return replace(found, data={"text": replace(text, train=train, valid=valid, test=valid)})
 
+    monkeypatch.setattr("tune.search_context.measured_prices", lambda *_: (NOMINAL["cuda"], 0.0))
+    monkeypatch.setattr("tune.dry_run.Speeds.prices", lambda speeds: NOMINAL["cuda"])
     monkeypatch.setattr("tune.search_context.load_corpora", loaded)
     monkeypatch.setattr("tune.dry_run.find_devices", lambda settings: replace(H100, count=gpus))
     return make_plan(Settings(budget=hours * 3600, families="nanogpt", text_corpus=texts / "text.txt"))

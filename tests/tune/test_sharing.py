@@ -107,12 +107,12 @@ def test_a_study_that_goes_on_has_as_many_on_a_gpu_as_it_had(tmp_path: Path, mon
     (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 30_000)
     settings = Settings(budget="8h", families="nanogpt", trials_per_gpu=AUTO, text_corpus=tmp_path / "text.txt")
     monkeypatch.setattr("tune.devices.MPS", tmp_path)
-    gpus = replace(GPUS, prices=NOMINAL["cuda"])
-    found = make_search_context(settings, gpus)
+    monkeypatch.setattr("tune.search_context.measured_prices", lambda *_: (NOMINAL["cuda"], 0.0))
+    found = make_search_context(settings, GPUS)
     each = found.devices.trials_each
     assert each > 1 and found.facts()["settings"]["trials_per_gpu"] == str(each)
-    assert make_search_context(replace(settings, trials_per_gpu=each), gpus).recipes == found.recipes
-    assert make_search_context(replace(settings, trials_per_gpu=1), gpus).recipes != found.recipes
+    assert make_search_context(replace(settings, trials_per_gpu=each), GPUS).recipes == found.recipes
+    assert make_search_context(replace(settings, trials_per_gpu=1), GPUS).recipes != found.recipes
 
 
 def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(

@@ -28,7 +28,7 @@ from tune.assembly import make_engine
 from tune.errors import UserError
 from tune.own_loop import loop_change_warnings, loop_of, make_loop_context
 from tune.own_space import choice, floats, integers
-from tune.recipe import NOMINAL, StepPrices
+from tune.recipe import StepPrices
 from tune.registry import register
 from tune.search.suggest import Suggester
 from tune.search_context import SearchContext, make_search_context
@@ -264,8 +264,7 @@ def test_a_recipe_counts_the_device_seconds_that_one_trial_can_have(here: Path, 
     """As long as no trial has the cap to itself: by what it holds of the devices."""
 
     def compute(**asked: Any) -> float:
-        share, kind = asked.get("cores_per_trial", 1), "cuda" if asked else "cpu"
-        devices = replace(CORE, count=8, cores=64, cores_each=share, prices=NOMINAL[kind])
+        devices = replace(CORE, count=8, cores=64, cores_each=asked.get("cores_per_trial", 1))
         devices = replace(devices, kind="cuda", memory_bytes=10**11) if "trials_per_gpu" in asked else devices
         settings = Settings(budget="8h", families="nanogpt", text_corpus=here / "text.txt", **asked)
         (found,) = make_search_context(settings, devices).recipes.values()
