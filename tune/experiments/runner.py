@@ -37,7 +37,7 @@ from tune.experiments.base import (
 )
 from tune.experiments.lists import run_list
 from tune.experiments.tables import final_tables, show
-from tune.facts import check_same_text, facts_of, note_facts
+from tune.facts import check_same_kind, check_same_text, facts_of, note_facts
 from tune.machine import write_whole
 from tune.registry import pickle_families_by_value
 from tune.search.resume import damage_as_user_error, last_moment, note_cap, spent
@@ -286,6 +286,7 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, sto
     with open_journal(study, settings) as journal, redirect_output(study / "log.txt") as write:
         with damage_as_user_error(journal):
             check_same_text({settings.family: context.data}, journal.facts())
+            check_same_kind(devices, journal.facts())
         write(f"{study}: {duration_text(settings.budget)} on {devices.slots} x {devices.name}")
         for note in context.notes:
             write(note)

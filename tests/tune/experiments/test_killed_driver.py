@@ -16,6 +16,8 @@ from tests.soak.accounts import number
 from tests.tune.experiments.test_runner import EVERY, POINTS, STEPS, rows, settings
 from tests.tune.experiments.this_process import ThisProcess, without_ray
 from tune.backend.worker_group import LeaseOver, Message, Task
+from tune.devices import find_devices
+from tune.errors import UserError
 from tune.experiments import parallel_timing, runner
 from tune.experiments.scaling import SCALING
 from tune.store.journal import connect
@@ -88,6 +90,21 @@ def test_once_it_has_ended_no_trial_is_said_to_run(
     assert states(study) == {then}
     assert run(study, Heard, resume=study) == 0
     assert states(study) == {("finished", None)}
+
+
+def test_what_was_begun_on_another_kind_of_device_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its tables compare rows of both."""
+    study = tmp_path / "study"
+    monkeypatch.setattr(Ended, "by", KeyboardInterrupt, raising=False)
+    run(study, Ended)
+    before = states(study)
+    gpus = replace(find_devices(settings(study)), kind="cuda")
+    monkeypatch.setattr("tune.experiments.base.find_devices", lambda _: gpus)
+    with pytest.raises(UserError, match=r"^--resume: the study runs on CPU cores, and here are GPUs: [^\n]+$"):
+        run(study, Heard, resume=study)
+    assert states(study) == before
 
 
 def states(study: Path) -> set[tuple[str, str | None]]:
