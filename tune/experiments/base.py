@@ -24,7 +24,7 @@ from tune.own_space import LOOP
 from tune.recipe import SETTABLE, batch_scaled_fields
 from tune.rows import Row
 from tune.search_space import DIMENSIONS, SPACES, Dimensions, Space, Value, fix_text, label
-from tune.store.journal import FACTS_QUERY, Journal, connect, facts_in
+from tune.store.journal import FACTS_QUERY, Journal, connect, facts_in, study_facts
 from tune.store.queries import best_so_far
 from tune.table_text import Table
 
@@ -218,6 +218,7 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
     space = Space(family=family, precisions=devices.precisions, fix=settings.fix)
     check_fixed(experiment, settings.fix)
     points = experiment.points(devices, settings)
+    check_same_points(experiment, settings, devices, points)
     if settings.resume is None and settings.budget < price(points, 0.0):
         taken = {*settings.fix, *experiment.sets}
         free = {name: values for name, values in space.dimensions.items() if name not in taken}
@@ -281,6 +282,21 @@ def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
         if name in fix:
             rule = f"is not for {experiment.name}, which sets {name} itself: leave it out"
             raise invalid("fix", f"'{fix_text({name: fix[name]})}' {rule}")
+
+
+def check_same_points(
+    experiment: Experiment, settings: ExperimentSettings, devices: Devices, points: Sequence[Point]
+) -> None:
+    """Check that a resumed study's devices, of the kind that it began on, leave it its points. UserError: they have
+    other precisions, from which some of these follow."""
+    before: Any = study_facts(settings.resume).get("devices", {}) if settings.resume else {}
+    had = tuple(before.get("precisions", devices.precisions))
+    if had == devices.precisions or before.get("kind") != devices.kind:
+        return
+    began_with = experiment.points(replace(devices, precisions=had), settings)
+    if {each.key for each in began_with} != {each.key for each in points}:
+        what = f"points follow from the precisions {', '.join(had)}, and here are {', '.join(devices.precisions)}"
+        raise invalid("resume", f"the study's {what}: go on with it where it began, or begin anew")
 
 
 def groups(points: Sequence[Point]) -> list[list[Point]]:

@@ -2,10 +2,12 @@
 training will take, by steps of small models.
 """
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from tune.experiments.base import (
     affordable_points,
     affordable_share,
     check_fixed,
+    make_experiment_context,
     price,
     remedies,
 )
@@ -140,6 +143,28 @@ def test_what_is_fixed_holds_where_an_experiment_begins_or_is_refused(name, know
                 assert str(error).startswith("--fix: leaves none of the report's configurations")
             else:
                 assert {point.config.get(dimension, value) for point in found} == {value}
+
+
+@pytest.mark.parametrize("name", ["methods", "stages", "precision", "transfer", "curves", "scaling"])
+@pytest.mark.parametrize(("had", "has"), [("fp32 bf16", "fp32"), ("fp32", "fp32 bf16")])
+def test_a_study_goes_on_where_its_points_are_the_same(
+    name: str, had: str, has: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_prices: None
+) -> None:
+    """Also on a device with other precisions, where none of them follows from these or one is fixed."""
+    facts = {"settings": {}, "devices": {"kind": "cpu", "precisions": had.split()}}
+    (tmp_path / "study.json").write_text(json.dumps(facts))
+    here = Devices(kind="cpu", count=2, model="", precisions=tuple(has.split()), cores=2)
+    monkeypatch.setattr("tune.experiments.base.find_devices", lambda _: here)
+    asked = ExperimentSettings(budget="1h", families="nanogpt", text_corpus="builtin", resume=tmp_path)
+    if "precision" not in EXPERIMENTS[name].sets:
+        assert make_experiment_context(EXPERIMENTS[name], replace(asked, fix={"precision": "fp32"})).points
+    if name == "scaling":
+        assert make_experiment_context(EXPERIMENTS[name], asked).points
+        return
+    told = ", and here are ".join(each.replace(" ", ", ") for each in (had, has))
+    said = f"^--resume: the study's points follow from the precisions {told}: go on with it where it began"
+    with pytest.raises(UserError, match=said):
+        make_experiment_context(EXPERIMENTS[name], asked)
 
 
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
