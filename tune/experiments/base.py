@@ -23,6 +23,7 @@ from tune.flags import invalid
 from tune.own_space import LOOP
 from tune.recipe import SETTABLE, batch_scaled_fields
 from tune.rows import Row
+from tune.search_context import check_idle
 from tune.search_space import DIMENSIONS, SPACES, Dimensions, Space, Value, fix_text, label
 from tune.store.journal import FACTS_QUERY, Journal, connect, facts_in, study_facts
 from tune.store.queries import best_so_far
@@ -216,6 +217,8 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
         if ignored and getattr(settings, each.name) != each.default:
             raise invalid(each.name, f"'{settings.stored()[each.name]}' is not for {experiment.name}: leave it out")
     space = Space(family=family, precisions=devices.precisions, fix=settings.fix)
+    if settings.resume is None:
+        check_idle(replace(settings, set={**experiment.recipe, **settings.set}))
     check_fixed(experiment, settings.fix)
     points = experiment.points(devices, settings)
     check_same_points(experiment, settings, devices, points)
@@ -271,7 +274,8 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     recipe = {k: whole[k] for k in of_recipe if k in found[family] or whole[k] != own[k]}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}
     fix = {k: v for k, v in found[family].items() if k not in recipe}
-    text = (setting_of(FAMILIES[family].corpus), "skip_bad_lines", "seed")
+    corpus = FAMILIES[family].corpus
+    text = (setting_of(corpus), "seed", *(["skip_bad_lines"] if corpus == "pairs" else []))
     of_text = {name: asked[name] for name in text if name in asked}
     return of_text | own_seed | {"families": family, "fix": fix, "recipe": recipe}
 

@@ -69,6 +69,9 @@ WRONG = {
     "--text-corpus: 'x' is not for estimates": ["estimates", "--budget", "1h", "--text-corpus", "x"],
     "NAME: 'scaling' is not for --tables": ["--tables", "x", "scaling"],
     "--budget: '3m' is not for --tables": ["--tables", "x", "--budget", "3m", "--csv"],
+    "--set: 'context' changes nothing of translation": ["ablation", "--budget", "1h", "--set", "context=512", "--plan"],
+    "--set: 'taps=3': the architecture nanogpt has none": ["methods", "--budget", "1h", "--set", "taps=3", "--plan"],
+    "--skip-bad-lines: changes nothing of nanogpt": ["stages", "--budget", "1h", "--skip-bad-lines", "--plan"],
     "--cores-per-trial: '2' is of searches": ["stages", "--budget", "1h", "--cores-per-trial", "2", *HERE],
 }
 
@@ -201,7 +204,8 @@ def searched(texts: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     shares, vary = {"translation": 0.4, "nanogpt": 0.6}, {"learning_rate": (0.002, 0.004)}
     folder = tmp_path_factory.mktemp("searched")
     world = World(folder, cap=600, slots=2, shares=shares, suggestions=lambda: Sampled(vary))
-    world.journal.write_facts(settings=Settings(budget=600, families=shares, seed=7, **texts).stored(), families=shares)
+    settings = Settings(budget=600, families=shares, seed=7, skip_bad_lines=True, **texts)
+    world.journal.write_facts(settings=settings.stored(), families=shares)
     world.journal.write_facts(recipes={"nanogpt": {"context": 128, "batch_tokens": 768, "learning_rate": 0.1}})
     world.run()
     for row in world.journal.rows("SELECT trial, config FROM trials"):
@@ -227,6 +231,7 @@ def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, sp
     assert make_experiment_context(EXPERIMENTS["scaling"], found).config == config
     corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]
     assert {name: getattr(found, name) for name in texts} == dict.fromkeys(texts) | {corpus: texts[corpus]}
+    assert found.skip_bad_lines == (family == "translation"), "as a text has no such lines"
     assert ExperimentSettings.from_stored(found.stored(), out=found.out) == replace(found, name="")
     assert cli.main(ExperimentSettings, shlex.split(found.first_line() or "")) == 0
     assert make_experiment_context(EXPERIMENTS["scaling"], asked[1]).config == config, "as its first line has it"
