@@ -37,7 +37,7 @@ EXPERIMENTS = {
 """Names of the experiments, and the family that each is of unless another is asked for."""
 OWN_MODEL = ("estimates",)
 """Experiments on a model of their own, which no family trains and which reads no text."""
-NOT_OF_OWN_MODEL = ("families", "translation_corpus", "text_corpus", "own_corpus")
+NOT_OF_OWN_MODEL = ("families", "set", "translation_corpus", "text_corpus", "own_corpus")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,6 +67,7 @@ WRONG = {
     "--devices: '1' is too few for data_parallel": ["data_parallel", "--budget", "1h", "--devices", "1", "--plan"],
     "--families: 'nanogpt' is not for estimates": ["estimates", "--budget", "1h", "--families", "nanogpt"],
     "--text-corpus: 'x' is not for estimates": ["estimates", "--budget", "1h", "--text-corpus", "x"],
+    "--set: 'taps=3' is not for estimates": ["estimates", "--budget", "1h", "--set", "taps=3", "--plan"],
     "NAME: 'scaling' is not for --tables": ["--tables", "x", "scaling"],
     "--budget: '3m' is not for --tables": ["--tables", "x", "--budget", "3m", "--csv"],
     "--set: 'context' changes nothing of translation": ["ablation", "--budget", "1h", "--set", "context=512", "--plan"],
