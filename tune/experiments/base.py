@@ -80,9 +80,9 @@ class Experiment:
     into the study's folder after each row, by file name.
 
     families: those that it can be run on, the default first; any_family: whether also on a user's own; recipe: what it
-    changes of the family's recipe unless --set does; sets: dimensions of the space whose values the points set, so that
-    --fix cannot; reads: which of `scale`, `seeds` and `memory_limit` it uses; a list uses all; fewest: least number of
-    devices.
+    changes of the family's recipe unless --set does; sets: dimensions of the space and parts of the recipe whose values
+    the points set, so that --fix and --set cannot; reads: which of `scale`, `seeds` and `memory_limit` it uses; a list
+    uses all; fewest: least number of devices.
     """
 
     name: str
@@ -218,8 +218,8 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
             raise invalid(each.name, f"'{settings.stored()[each.name]}' is not for {experiment.name}: leave it out")
     space = Space(family=family, precisions=devices.precisions, fix=settings.fix)
     if settings.resume is None:
+        check_given(experiment, settings)
         check_idle(replace(settings, set={**experiment.recipe, **settings.set}))
-    check_fixed(experiment, settings.fix)
     points = experiment.points(devices, settings)
     check_same_points(experiment, settings, devices, points)
     if settings.resume is None and settings.budget < price(points, 0.0):
@@ -280,12 +280,12 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     return of_text | own_seed | {"families": family, "fix": fix, "recipe": recipe}
 
 
-def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
-    """Check that --fix names no dimension that the points set themselves. UserError: it does."""
-    for name in experiment.sets:
-        if name in fix:
+def check_given(experiment: Experiment, settings: ExperimentSettings) -> None:
+    """Check that --fix and --set name nothing that the points set themselves. UserError: one does."""
+    for flag, given in (("fix", settings.fix), ("set", settings.set)):
+        for name in (each for each in experiment.sets if each in given):
             rule = f"is not for {experiment.name}, which sets {name} itself: leave it out"
-            raise invalid("fix", f"'{fix_text({name: fix[name]})}' {rule}")
+            raise invalid(flag, f"'{name}={given[name]}' {rule}")
 
 
 def check_same_points(

@@ -423,5 +423,5 @@ def line(row: Row) -> str:
 
 LARGE_BATCH = Experiment(
     name="large_batch", about="batches x1, x4, x16 at equal samples: rules for the rate, LARS, noise scale, set_epoch",
-    points=points, work=work, line=line, tables=tables, reads=("scale", "seeds"),
+    points=points, work=work, line=line, tables=tables, sets=("optimizer",), reads=("scale", "seeds"),
 )  # fmt: skip

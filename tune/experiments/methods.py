@@ -14,7 +14,6 @@ from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import training_points
 from tune.experiments.tables import EMPTY_CELL, by_seed, figure, grouped, over_seeds, signed
-from tune.flags import invalid
 from tune.published import published
 from tune.rows import middle
 
@@ -95,12 +94,7 @@ def ways(devices: Devices) -> list[Mapping[str, Any]]:
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Return points for every method on every shape, with activations kept and recomputed; for batches of equal steps
-    and of equal samples; for shapes of equal FLOPs and of equal parameters. UserError: --set has the batch or the
-    context."""
-    for name in {"batch_tokens", "context"} & settings.set.keys():
-        raise invalid(
-            "set", f"'{name}={settings.set[name]}' is not for methods, which sets {name} itself: leave it out"
-        )
+    and of equal samples; for shapes of equal FLOPs and of equal parameters."""
     steps = max(LEAST_STEPS, round(settings.scale * STEPS))
     first, *others = ways(devices)
     asked = [
@@ -423,4 +417,5 @@ def shapes(every: Sequence[Run]) -> Table:
 METHODS = Experiment(
     name="methods", about="ways to train nanoGPT, batches, shapes of equal cost: seconds, memory, allocations, loss",
     points=points, tables=tables, families=("nanogpt",), recipe=RECIPE,
+    sets=("batch_tokens", "context"),
 )  # fmt: skip

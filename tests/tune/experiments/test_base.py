@@ -26,7 +26,7 @@ from tune.experiments.base import (
     Trials,
     affordable_points,
     affordable_share,
-    check_fixed,
+    check_given,
     make_experiment_context,
     price,
     remedies,
@@ -131,12 +131,11 @@ FIXED: dict[str, Any] = {"d_model": 512, "heads": 16, "layers": 16, "dropout": 0
 def test_what_is_fixed_holds_where_an_experiment_begins_or_is_refused(name, known_prices):
     experiment, devices = EXPERIMENTS[name], Devices(kind="cpu", count=2, model="", precisions=PRECISIONS, cores=2)
     for dimension, value in FIXED.items():
-        fix = {dimension: value}
+        settings = ExperimentSettings(budget="1h", families=experiment.families[0], fix={dimension: value})
         if dimension in experiment.sets:
             with pytest.raises(ValueError, match=f"--fix: '{dimension}=.*' is not for {name}, which sets {dimension}"):
-                check_fixed(experiment, fix)
+                check_given(experiment, settings)
         else:
-            settings = ExperimentSettings(budget="1h", families=experiment.families[0], fix=fix)
             try:
                 found = experiment.points(devices, settings)
             except UserError as error:

@@ -59,6 +59,7 @@ WRONG = {
     "--fix: 'layers=2' is not for --of": ["scaling", "--budget", "1h", "--of", "x", "--fix", "layers=2"],
     "--latex: is of a study that is there: write --tables FOLDER": ["stages", "--budget", "1h", "--latex"],
     "--set: 'context=128' is not for methods": ["methods", "--budget", "1h", "--set", "context=128"],
+    "--set: 'optimizer=muon' is not": ["large_batch", "--budget", "9h", "--set", "optimizer=muon", "--plan"],
     "--markdown: beside --csv": ["--tables", "x", "--csv", "--markdown"],
     "--fix: 'precision=fp32' is not for stages": ["stages", "--budget", "1h", "--fix", "precision=fp32"],
     "--scale: '0.01' is not for scaling: leave": ["scaling", "--budget", "3h", "--scale", "0.01", "--plan"],
