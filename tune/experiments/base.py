@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from model.config import OLD_DEFAULTS, RECIPES, Config, Data
+from model.config import OLD_DEFAULTS, Config, Data, family_recipe
 from model.families import BUILT_IN, FAMILIES
 from tune.backend.worker_group import Message, TaskContext, Work
 from tune.corpora import SETTINGS as CORPORA
@@ -268,8 +268,9 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     family = max(found, key=lambda name: shares[name])
     if family not in FAMILIES:
         raise invalid("of", f"'{study}' has a winner of {family!r}, which is not known here: add --load FILE")
-    of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
+    of_study = facts.get("recipes", {}).get(family, {})
     whole = {**OLD_DEFAULTS, **of_study, **batch_scaled_fields(of_study.get("own", {}), found[family]), **found[family]}
+    own = family_recipe(family, whole["architecture"])
     of_recipe = [name for name in SETTABLE if name in whole and name not in SPACES[family]]
     recipe = {k: whole[k] for k in of_recipe if k in found[family] or whole[k] != own[k]}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels.timing import RESAMPLES
-from model.config import RECIPES, Config, Data
+from model.config import Config, Data, family_recipe
 from model.data.batches import IGNORED, Batch
 from model.training.checkpoint import Saved
 from model.training.ddp import ParallelLearner, make_learner, mean_over_ranks, ranks, train_on_sampled
@@ -401,7 +401,8 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 def recipe_of(settings: ExperimentSettings) -> dict[str, Any]:
     """Return the family's recipe with what --set changes, and with the learning rate that follows from its batch as in
     a search."""
-    own, given = RECIPES[settings.family], {**settings.recipe, **settings.set}
+    given = {**settings.recipe, **settings.set}
+    own = family_recipe(settings.family, given.get("architecture"))
     both = {name: own[name] for name in ("batch_tokens", "learning_rate")}
     return {**own, **batch_scaled_fields(both, given), **given}
 

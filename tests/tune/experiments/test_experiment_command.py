@@ -208,7 +208,6 @@ def searched(texts: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     world = World(folder, cap=600, slots=2, shares=shares, suggestions=lambda: Sampled(vary))
     settings = Settings(budget=600, families=shares, seed=7, skip_bad_lines=True, **texts)
     world.journal.write_facts(settings=settings.stored(), families=shares)
-    world.journal.write_facts(recipes={"nanogpt": {"context": 128, "batch_tokens": 768, "learning_rate": 0.1}})
     world.run()
     for row in world.journal.rows("SELECT trial, config FROM trials"):
         config = {name: value for name, value in json.loads(row["config"]).items() if name != "number"}
@@ -216,19 +215,23 @@ def searched(texts: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     return world
 
 
+@pytest.mark.parametrize("of_study", [
+    {"context": 128, "batch_tokens": 768, "learning_rate": 0.1},
+    {"architecture": "nanogpt", "batch_tokens": 1536, "learning_rate": 0.1},  # the batch of the other architecture
+])  # fmt: skip
 @pytest.mark.parametrize("space", [{}, {"learning_rate": (0.002, 0.004)}])
 @pytest.mark.parametrize(("named", "family"), [([], "nanogpt"), (["--families", "translation"], "translation")])
-def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, space, monkeypatch):
+def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, space, of_study, monkeypatch):
     """Also where its own space has what is a recipe's elsewhere."""
     monkeypatch.setitem(SPACES, family, {**SPACES[family], **space})
+    searched.journal.write_facts(recipes={"nanogpt": of_study})
     winner, asked = winners(searched.journal)[family], list[ExperimentSettings]()
     monkeypatch.setattr("tune.experiments.catalogue.run_experiment", lambda _, settings: asked.append(settings) or 0)
     of = ["scaling", "--of", str(searched.journal.folder), "--budget", "1h", *HERE, *named]
     assert cli.main(ExperimentSettings, of) == 0
     (found,) = asked
     assert "learning_rate" in winner.config
-    of_study = {"context": 128, "batch_tokens": 768} if family == "nanogpt" else {}
-    recipe = {**OLD_DEFAULTS, **of_study, "average": 0.0}  # experiments keep no average of weights
+    recipe = {**OLD_DEFAULTS, **(of_study if family == "nanogpt" else {}), "average": 0.0}  # none is kept
     config = Config.at({**recipe, **winner.config}, family=family, seed=7)
     assert make_experiment_context(EXPERIMENTS["scaling"], found).config == config
     corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]

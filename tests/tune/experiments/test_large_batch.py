@@ -77,6 +77,13 @@ def test_only_batch_rate_and_seed_change_beside_adamw_and_each_seed_repeats_all(
     assert len({point.key for point in found}) == len(found) and {point.devices for point in found} == {2}
 
 
+@pytest.mark.parametrize("architecture", ["modern", "nanogpt"])
+def test_the_recipe_is_that_of_the_architecture(architecture: str) -> None:
+    base = next(point.config for point in trainings(asked_points(set={"architecture": architecture})))
+    own = Config(family="nanogpt", architecture=architecture)
+    assert (base["batch_tokens"], base["learning_rate"]) == (own.batch_tokens, own.learning_rate)
+
+
 def test_the_batch_is_the_recipes_or_the_one_that_is_set_and_the_rate_follows_it():
     own = {point.asked["times"]: point.config for point in trainings(asked_points()) if point.asked["rule"] == "linear"}
     given = asked_points(set={"batch_tokens": 4 * RECIPES["nanogpt"]["batch_tokens"]})
