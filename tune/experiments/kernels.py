@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from kernels.benchmark import KERNELS, Row, check_implementations, measure, measure_peaks, selected_implementations
-from kernels.kernel import THREADS
+from kernels.kernel import THREADS, Implementation
 from kernels.settings import Settings
 from kernels.table import in_process, report
 from kernels.timing import TRIES
@@ -102,6 +102,8 @@ def cluster() -> Iterator[Cluster]:
 def run(settings: Settings) -> int:
     """Measure, print, and with a budget keep the rows; return the exit code. UserError: a setting cannot be used."""
     check_implementations(settings)
+    asked = tuple(name for name in settings.kernels if implementations_of(settings, name))
+    settings = replace(settings, kernels=asked)  # no lease for one that has nothing to measure
     if settings.local:
         return report(settings, in_process(settings))
     with cluster() as up:
@@ -122,17 +124,20 @@ def rows_of(
     return cluster.run(measure, *arguments, on_gpu=takes_gpu(settings, name), seconds=seconds)
 
 
+def implementations_of(settings: Settings, name: str) -> list[Implementation]:
+    """Return the implementations of a kernel that are asked for."""
+    return selected_implementations(KERNELS[name], settings.implementations)
+
+
 def takes_gpu(settings: Settings, name: str) -> bool:
     """Return whether a kernel is to run on a GPU too."""
-    return any(each.device == "gpu" for each in selected_implementations(KERNELS[name], settings.implementations))
+    return any(each.device == "gpu" for each in implementations_of(settings, name))
 
 
 def expected(settings: Settings, name: str) -> float:
     """Return the expected seconds of a kernel's task."""
     sizes = len(settings.sizes) if KERNELS[name].sized else 1
-    return TASK_SECONDS + len(selected_implementations(KERNELS[name], settings.implementations)) * (
-        BUILD_SECONDS + sizes * ROW_SECONDS
-    )
+    return TASK_SECONDS + len(implementations_of(settings, name)) * (BUILD_SECONDS + sizes * ROW_SECONDS)
 
 
 def devices_of(cluster: Cluster, *, on_gpu: bool) -> int:

@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +31,7 @@ from tune.experiments.kernels import (
     in_study,
     in_tasks,
     open_study,
+    run,
 )
 from tune.store import journal
 
@@ -208,6 +209,17 @@ def test_a_budget_below_the_first_kernel_is_refused_with_one_that_pays_for_it(
     made = begin(up, float(str(refused.value).split("at least ")[1].split("s")[0]))
     check_first(made.settings, cast(Any, up))
     next(made.rows())
+
+
+def test_nothing_is_leased_for_a_kernel_that_has_none_of_the_implementations_asked_for(
+    measured: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = Virtual(rows=measured)
+    monkeypatch.setattr(study_of_kernels, "cluster", lambda: nullcontext(up))
+    which = "cuda", "cuda-shared"
+    asked = Settings(kernels=NAMES, implementations=which, sizes=(100,), budget=1000.0, out=tmp_path / "study")
+    run(asked)
+    assert up.ran == ["scalar_add", "grid_stride_sum"], "hypotenuse_scalar has no form on a GPU"
 
 
 def test_more_sizes_and_more_implementations_cost_more_and_every_kernel_has_a_price() -> None:
