@@ -185,7 +185,8 @@ class Screen(Listener):
             where = {"final": last, "turned": "at its best", "returned": "at its end"}.get(
                 report.ended or "", f"at rung {report.rung}"
             )
-            family, shown = engine.trials[trial].family, report.whole or report.valid
+            kept = report.whole or (report.better_evaluation if report.final else None)
+            family, shown = engine.trials[trial].family, kept or report.valid
             found = self._metric.text(shown.loss) if self._metric else f"perplexity {shown.perplexity:.4g}"
             measured = f"{found}{' on the whole split' if report.whole else ''}"
             result = f"{measured} after {counted(report.steps, 'step')}"

@@ -126,6 +126,19 @@ def test_a_loop_that_its_last_lease_cut_short_is_not_told_to_be_at_its_end(
     assert f" {told}: " in said[0]
 
 
+def test_at_its_end_a_trial_is_told_with_the_loss_of_the_weights_that_are_kept(world: World) -> None:
+    """On the whole split if there was time for it; at a rung with that of the weights with which it goes on."""
+    (who,), said = world.engine.running, list[str]()
+    valid, averaged, whole = (Evaluation(loss=math.log(each)) for each in (8.0, 4.0, 5.0))
+    ends: dict[str, dict[str, Any]] = {
+        "8": {"rung": 1}, "4": {"ended": "final"}, "5 on the whole split": {"ended": "final", "whole": whole},
+    }  # fmt: skip
+    for told, more in ends.items():
+        report = Report(steps=9, tokens=9, training_seconds=1.0, valid=valid, averaged=averaged, **more)
+        Screen(said.append).on_report(world.engine, who, report)
+        assert f": perplexity {told} after 9 steps" in said[-1]
+
+
 @pytest.mark.parametrize("width", [40, 120])
 def test_the_panel_fits_the_terminal(width: int) -> None:
     best = Best(
