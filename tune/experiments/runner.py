@@ -353,6 +353,7 @@ def make_point_runner(
     note_cap(journal, settings.budget)
     text = {settings.family: context.data}
     note_facts(facts_of(settings, context.devices, text, experiment=experiment.name), journal)
+    journal.write_facts(ended=None)
     (journal.folder / heartbeat.HEARTBEAT_FOLDER).mkdir(exist_ok=True)
     return PointRunner(
         experiment=experiment, context=context, accounting=Accounting(journal, ledger, clock),

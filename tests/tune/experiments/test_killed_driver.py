@@ -20,7 +20,7 @@ from tune.devices import find_devices
 from tune.errors import UserError
 from tune.experiments import parallel_timing, runner
 from tune.experiments.scaling import SCALING
-from tune.store.journal import connect
+from tune.store.journal import FACTS_QUERY, connect, facts_in
 
 
 class Killed(ThisProcess):
@@ -105,6 +105,26 @@ def test_what_was_begun_on_another_kind_of_device_is_not_gone_on_with(
     with pytest.raises(UserError, match=r"^--resume: the study runs on CPU cores, and here are GPUs: [^\n]+$"):
         run(study, Heard, resume=study)
     assert states(study) == before
+
+
+def test_a_study_that_goes_on_is_not_said_to_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, said = tmp_path / "study", list[Any]()
+
+    class Asks(Heard):
+        def hear(self, task: Task, message: Message) -> None:
+            said.append(ended(study))
+
+    monkeypatch.setattr(Ended, "by", KeyboardInterrupt, raising=False)
+    run(study, Ended)
+    assert ended(study)["reason"] == "interrupted"
+    run(study, Asks, resume=study)
+    assert said and not any(said) and ended(study)["reason"] == "done"
+
+
+def ended(study: Path) -> Any:
+    """How it ended; None: it runs."""
+    with closing(connect(study)) as journal:
+        return facts_in(journal.execute(FACTS_QUERY)).get("ended")
 
 
 def states(study: Path) -> set[tuple[str, str | None]]:
