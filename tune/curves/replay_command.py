@@ -175,7 +175,7 @@ def _with_half(rows: Sequence[Row]) -> list[Row]:
 
     halves = {place(row, 2.0): row for row in rows if row["scheduler"] == OURS}
     baselines = [row for row in rows if row["scheduler"] in _baselines(rows) and place(row, 1.0) in halves]
-    ours = {place(row, 1.0): halves[place(row, 1.0)] | {"budget": row["budget"]} for row in baselines}
+    ours = {(place(row, 1.0), row["budget"]): halves[place(row, 1.0)] | {"budget": row["budget"]} for row in baselines}
     return [*ours.values(), *baselines]
 
 

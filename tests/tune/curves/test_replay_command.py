@@ -221,6 +221,13 @@ def test_ratios_to_each_baseline_and_to_the_best_of_each_column():
     assert "oracle" not in found
 
 
+def test_budgets_that_come_to_one_cap_are_compared_with_half_of_it_each():
+    caps = {"1h": 10, "2h": 20, "50%": 20}
+    rows = [row(name, *of, regret) for of in caps.items() for name, regret in (("ration", 0.02), ("a", 0.04))]
+    found = cells(rows, "ration's regret with half the budget")
+    assert found["a"] == ["0.50", "0.50", "0.50"], "of each and of all"
+
+
 @pytest.mark.parametrize(("form", "begin"), [("--markdown", "**"), ("--latex", r"\caption{"), ("--csv", "")])
 def test_a_replay_has_every_form_and_the_same_tables_in_each(tmp_path, capsys, form, begin):
     path = write(tmp_path / "made.jsonl", table())
