@@ -21,10 +21,9 @@ ONE = np.uint64(1)
 GOLDEN, FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 HIGH, LOW, RADIUS = np.uint64(33), np.uint64(0xFFFFFFFF), np.uint64(1 << 62)
-WORD = (1 << 64) - 1
 CHUNK = 1 << 14
 """Samples that NumPy counts at a time, so that temporary arrays stay in cache."""
-SLOW_ABOVE, VERY_SLOW_ABOVE = 1_000_000, 20_000
+SLOW_ABOVE = 1_000_000
 COUNT = types.int64(types.uint64, types.int64)
 
 
@@ -37,19 +36,6 @@ def hit(seed, sample):  # type: ignore[no-untyped-def]
     z = z ^ (z >> SHIFTS[2])
     x, y = z >> HIGH, (z & LOW) >> ONE
     return x * x + y * y < RADIUS
-
-
-def count_python(seed: int, samples: int) -> int:
-    """Count hits with Python's integers, cut to 64 bits."""
-    found = 0
-    for sample in range(samples):
-        z = (seed + (sample + 1) * 0x9E3779B97F4A7C15) & WORD
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & WORD
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
-        z ^= z >> 31
-        x, y = z >> 33, (z & 0xFFFFFFFF) >> 1
-        found += x * x + y * y < 1 << 62
-    return found
 
 
 def count_numpy(seed: int, samples: int) -> int:
@@ -117,7 +103,6 @@ KERNELS = (
             Implementation(
                 name="python", build=lambda: bind_returning(count_random_python), random=True, largest=SLOW_ABOVE
             ),
-            Implementation(name="python-counter", build=lambda: bind_returning(count_python), largest=VERY_SLOW_ABOVE),
             Implementation(name="numpy", build=lambda: bind_returning(count_numpy)),
             Implementation(name="njit-random", build=numba_random_count, random=True),
             Implementation(name="njit", build=lambda: numba_count(parallel=False)),
