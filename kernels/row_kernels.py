@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange, types
 from numpy.typing import NDArray
 
-from kernels import cuda_rows
+from kernels import cuda, cuda_rows
 from kernels.kernel import THREADS, Bind, Implementation, Inputs, Kernel, bind_on_lists, bind_with_output
 
 # exp(x) = 2^n e^r, n = round(x log2 e): e^r by its Taylor series to r^7 for |r| <= ln 2 / 2, within 6e-9
@@ -261,7 +261,7 @@ def _torch(name: str, threads: int | None) -> Callable[[], Bind]:
 
 def _implementations(
     name: str, python: Callable[..., Any], numpy: Callable[..., Any], compiled: Callable[..., Any],
-    on_gpu: Implementation,
+    on_gpu: Callable[[], cuda.Launch],
 ) -> list[Implementation]:  # fmt: skip
     return [
         Implementation(name="python", build=lambda: bind_on_lists(python), largest=SLOW_ABOVE),
@@ -270,7 +270,7 @@ def _implementations(
         Implementation(name="njit-parallel", build=lambda: bind_with_output(compiled(parallel=True)), parallel=True),
         Implementation(name="torch", build=_torch(name, 1)),
         Implementation(name="torch-parallel", build=_torch(name, THREADS), parallel=True),
-        on_gpu,
+        cuda.gpu_implementation("cuda-shared", on_gpu),
         Implementation(name="torch-cuda", build=_torch(name, None), device="gpu"),
     ]
 
@@ -281,7 +281,7 @@ KERNELS = (
         reference=softmax_reference, output=np.empty_like, tolerance=2e-5, least=1e-30, bytes_per_element=8,
         flops_per_element=5, special=special,
         implementations=_implementations(
-            "softmax", _softmax_python, _softmax_numpy, softmax, cuda_rows.softmax()
+            "softmax", _softmax_python, _softmax_numpy, softmax, cuda_rows.softmax
         ),
     ),
     Kernel(
@@ -289,7 +289,7 @@ KERNELS = (
         output=lambda x, gain, bias: np.empty_like(x), tolerance=2e-5, least=1.0, bytes_per_element=8,
         flops_per_element=8, special=special,
         implementations=_implementations(
-            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm, cuda_rows.layer_norm()
+            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm, cuda_rows.layer_norm
         ),
     ),
     Kernel(
@@ -297,7 +297,7 @@ KERNELS = (
         output=lambda x, targets: np.empty(x.shape[0], np.float32), tolerance=2e-5, least=1.0, bytes_per_element=4,
         flops_per_element=4, special=shifted,
         implementations=_implementations(
-            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy, cuda_rows.cross_entropy()
+            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy, cuda_rows.cross_entropy
         ),
     ),
 )  # fmt: skip
