@@ -47,30 +47,8 @@ from tune.store.accounting import Accounting, Hold, Ledger
 from tune.store.journal import Journal
 from tune.store.queries import EXPERIMENT_ROWS_QUERY, last_rows
 from tune.study import open_journal, study_folder
-from tune.table_text import Table, markdown
+from tune.table_text import markdown
 from tune.units import duration_text, whole_text
-
-
-class ExperimentTensorBoard:
-    """The TensorBoard run of an experiment, which bears its name."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = EventFile(folder)
-
-    def measured(self, row: Row) -> None:
-        """Write the numbers of a row, without their intervals, under names of what was asked and of the
-        configuration."""
-        asked = " ".join(str(value) for value in {**row["asked"], **row["config"]}.values())
-        known = {name: value for name, value in row.items() if value != []}
-        figures = {name: value[0] if isinstance(value, list | tuple) else value for name, value in known.items()}
-        numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
-        self._file.add(*(scalar(f"{asked}/{name}", value) for name, value in numbers.items()), step=row["devices"])
-
-    def write_tables(self, tables: Sequence[Table]) -> None:
-        """Write the tables that the experiment ends with."""
-        for table in tables:
-            self._file.add(*text_pb(table.title, markdown(replace(table, title=""))).value, step=0)
-
 
 LATE_SECONDS = 60.0
 """Seconds that a lease has beyond what a group should take, where the cap pays for them: on a busy machine processes
@@ -94,8 +72,9 @@ class PointRunner:
     write: LineWriter
 
     @cached_property
-    def tensorboard(self) -> ExperimentTensorBoard:
-        return ExperimentTensorBoard(self.folder / "tensorboard" / self.experiment.name)
+    def _events(self) -> EventFile:
+        """The TensorBoard run of the experiment, which bears its name."""
+        return EventFile(self.folder / "tensorboard" / self.experiment.name)
 
     @cached_property
     def _system(self) -> SystemRun:
@@ -144,7 +123,8 @@ class PointRunner:
         """Show the tables of all rows, on the screen and on TensorBoard."""
         tables = final_tables(self.experiment, self.rows())
         show(tables, self.write)
-        self.tensorboard.write_tables(tables)
+        for table in tables:
+            self._events.add(*text_pb(table.title, markdown(replace(table, title=""))).value, step=0)
 
     def _measured(self, group: Sequence[Point], share: float, later: float) -> int:
         """Measure a group's points in turn, until its processes are lost or its time is over; return how many have a
@@ -228,10 +208,19 @@ class PointRunner:
         self.accounting.journal.insert("rows", {"at": self.accounting.clock(), **named})
         for name, text in self.experiment.files(self.rows()).items():
             write_whole(self.folder / name, text)
-        self.tensorboard.measured(whole)
+        self._draw(whole)
         result = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {result}")
         self.trials.measured(point, row)
+
+    def _draw(self, row: Row) -> None:
+        """Write the numbers of a row to TensorBoard, without their intervals, under names of what was asked and of the
+        configuration."""
+        asked = " ".join(str(value) for value in {**row["asked"], **row["config"]}.values())
+        known = {name: value for name, value in row.items() if value != []}
+        figures = {name: value[0] if isinstance(value, list | tuple) else value for name, value in known.items()}
+        numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+        self._events.add(*(scalar(f"{asked}/{name}", value) for name, value in numbers.items()), step=row["devices"])
 
 
 def allotted(worth: float, left: float, others: float, *, last: bool = False, retried: bool = False) -> float:
