@@ -244,15 +244,19 @@ class RayAsha(OwnLadder):
 class RayHyperBand(Baseline):
     """Ray's HyperBandScheduler. As in Tune, it is given all trials at once, and chooses which one runs."""
 
-    def __init__(self, *, reduction: float = HYPERBAND_REDUCTION, configs: int, **common: Any) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         logging.getLogger("ray.tune").setLevel(logging.WARNING)
         self._scheduler = HyperBandScheduler(
-            time_attr="time", metric="loss", mode="min", max_t=math.ceil(self.longest), reduction_factor=reduction
+            time_attr="time",
+            metric="loss",
+            mode="min",
+            max_t=math.ceil(self.longest),
+            reduction_factor=HYPERBAND_REDUCTION,
         )
         self._stubs: dict[str, Stub] = {}
         self._new: list[Stub] = []
-        for number in range(configs):
+        for number in range(self.supply.count):
             self._new.append(Stub(str(number)))
             self._scheduler.on_trial_add(self, self._new[-1])
 
@@ -407,7 +411,7 @@ def make_baseline(scheduler: str, *, supply: CurveSuggestions, **common: Any) ->
     hyperband = {"reduction": OPTUNA_HYPERBAND_REDUCTION, "grace": OPTUNA_HYPERBAND_GRACE}
     makers: dict[str, Callable[[], Policy]] = {
         "ray-asha": lambda: RayAsha(**common),
-        "ray-hyperband": lambda: RayHyperBand(configs=supply.count, **common),
+        "ray-hyperband": lambda: RayHyperBand(**common),
         "optuna-hyperband": lambda: OptunaPruner(hyperband=True, **hyperband, **common),
         "optuna-halving": lambda: OptunaPruner(hyperband=False, **halving, **common),
         "promotion-asha": lambda: PromotionAsha(**common),
