@@ -255,16 +255,15 @@ def noise(rows: Sequence[Row]) -> Table:
     """Return the table of the gradient noise scale: the batch that it suggests."""
     found = []
     for (times, rule), seeds in trainings(rows).items():
-        scales = [row["noise_scale"] for row in seeds if "noise_scale" in row]
-        if scales:
-            seen = None not in scales  # whether every seed has a noise scale
-            courses = zip(*(row["noise_course"] for row in seeds), strict=True)
-            late = [scale[0] for scale in scales] if seen else []
-            own = with_interval(scales[0], "{:,.0f}") if len(scales) == 1 else over_seeds(late, "{:,.0f}")
-            found.append([
-                f"x{times}", rule, own, f"x{statistics.fmean(late) / recipe_tokens(rows):.2g}" if seen else EMPTY_CELL,
-                *(EMPTY_CELL if None in part else over_seeds(part, "{:,.0f}") for part in courses),
-            ])  # fmt: skip
+        scales = [row["noise_scale"] for row in seeds]
+        seen = None not in scales  # whether every seed has a noise scale
+        courses = zip(*(row["noise_course"] for row in seeds), strict=True)
+        late = [scale[0] for scale in scales] if seen else []
+        own = with_interval(scales[0], "{:,.0f}") if len(scales) == 1 else over_seeds(late, "{:,.0f}")
+        found.append([
+            f"x{times}", rule, own, f"x{statistics.fmean(late) / recipe_tokens(rows):.2g}" if seen else EMPTY_CELL,
+            *(EMPTY_CELL if None in part else over_seeds(part, "{:,.0f}") for part in courses),
+        ])  # fmt: skip
     fifths = (f"fifth {part + 1}" for part in range(COURSE))
     columns = "batch", "rule", "late in training", "of the recipe's batch", *fifths
     note = (
