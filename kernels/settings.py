@@ -60,14 +60,6 @@ def parse_whole_number(text: str, remedy: str = "") -> int:
     return int(text)
 
 
-def parse_budget(text: str) -> float:
-    """Return a budget in device-seconds. UserError: it is no duration above zero."""
-    seconds = parse_duration(text)
-    if seconds <= 0:
-        raise UserError(f"{text!r} is not above zero: write {DURATIONS}")
-    return seconds
-
-
 @dataclass(frozen=True, kw_only=True)
 class Settings(TableFlags):
     """Settings of kernels/run.py: what to measure, and how to show it."""
@@ -91,7 +83,7 @@ class Settings(TableFlags):
     json: bool = flag_field("the rows as JSON instead of the tables", default=False)
     budget: float | None = flag_field(
         f"keep the rows in a study of so many device-hours: {DURATIONS} (default: none)",
-        default=None, form="TIME", parse=parse_budget,
+        default=None, form="TIME", parse=parse_duration,
     )  # fmt: skip
     out: Path = flag_field(
         "the study's folder, made new; with --budget", default=Path("runs/kernels"), form="FOLDER", parse=Path
@@ -100,9 +92,11 @@ class Settings(TableFlags):
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any]) -> Self:
-        """Read the flags as Flags does. UserError also: a folder exists already, or is named where nothing is written;
-        --local with --budget."""
+        """Read the flags as Flags does. UserError also: a budget of zero; a folder exists already, or is named where
+        nothing is written; --local with --budget."""
         settings = super().from_flags(typed)
+        if settings.budget == 0:
+            raise invalid("budget", f"{typed['budget']!r} is not above zero: write {DURATIONS}")
         if settings.budget is None and "out" in typed:
             rule = "without a budget nothing is written: add --budget 10m or leave it out"
             raise invalid("out", f"'{settings.out}': {rule}")
