@@ -74,7 +74,6 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, f
 
 def _serve(line: Connection, name: str, data: Path, seconds: float) -> None:
     torch.set_num_threads(1)
-    torch.set_num_threads(1)
     step = make(name, data)
     for _ in range(WARM_UP_STEPS):
         step()

@@ -19,7 +19,7 @@ from tune.corpora import load_corpora, setting_of
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
 from tune.experiments.experiment_settings import OWN_MODEL, ExperimentSettings
-from tune.flags import invalid
+from tune.flags import BUILTIN, invalid, parse_corpus
 from tune.own_space import LOOP
 from tune.recipe import SETTABLE, batch_scaled_fields
 from tune.rows import Row
@@ -275,9 +275,10 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     recipe = {k: whole[k] for k in of_recipe if k in found[family] or whole[k] != own[k]}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}
     fix = {k: v for k, v in found[family].items() if k not in recipe}
-    corpus = FAMILIES[family].corpus
-    text = (setting_of(corpus), "seed", *(["skip_bad_lines"] if corpus == "pairs" else []))
-    of_text = {name: asked[name] for name in text if name in asked}
+    text = setting_of(FAMILIES[family].corpus)
+    of_file = isinstance(parse_corpus(asked.get(text, BUILTIN)), Path)
+    skips = ["skip_bad_lines"] if text == CORPORA["pairs"] and of_file else []
+    of_text = {name: asked[name] for name in (text, "seed", *skips) if name in asked}
     return of_text | own_seed | {"families": family, "fix": fix, "recipe": recipe}
 
 

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tune.corpora import SETTINGS as CORPORA
 from tune.devices import find_devices
 from tune.experiments.ablation import ABLATION, OVERFITTING
 from tune.experiments.base import (
@@ -104,6 +105,8 @@ def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
     with under_flag("of"):
         study = parse_path(typed["of"])
     winner = winner_of(study, tuple(families))
+    if CORPORA["pairs"] in typed:  # in place of the file whose bad lines the search left out
+        winner.pop("skip_bad_lines", None)
     return winner | typed | {"families": winner["families"]}
 
 

@@ -168,7 +168,7 @@ def typed_again(stored: Mapping[str, str | bool], experiment: str) -> list[str]:
     gave replace --of."""
     given: dict[str, str] = {}
     left_out = NOT_OF_OWN_MODEL if experiment in OWN_MODEL else ()
-    for text in (str(stored[name]) for name in ("recipe", "set") if name in stored):
+    for text in (str(stored[name]) for name in ("recipe", "set") if name in stored and name not in left_out):
         given |= {part.partition("=")[0]: part for part in text.split(",")}
     asked = {name: value for name, value in stored.items() if name not in ("of", "set", *left_out)}
     return flag_words(asked | ({"set": ",".join(given.values())} if given else {}), ExperimentSettings.command.flags)
