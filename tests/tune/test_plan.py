@@ -153,7 +153,7 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int
     return make_plan(Settings(budget=hours * 3600, families="nanogpt", text_corpus=texts / "text.txt"))
 
 
-@pytest.mark.parametrize(("hours", "gpus"), [(8, 8), (16, 1)])
+@pytest.mark.parametrize(("hours", "gpus"), [(8, 1), (8, 8), (64, 1), (64, 8)])
 def test_gpu_hours_are_worth_long_contexts_full_steps_many_trials_and_models_that_see_enough_tokens(
     texts: Path, monkeypatch: pytest.MonkeyPatch, hours: int, gpus: int
 ) -> None:

@@ -25,13 +25,14 @@ Small = tuple[Config, Data]
 Known = list[tuple[list[float], Learner]]
 
 
-@pytest.fixture(scope="module", params=["nanogpt", "translation"])
+@pytest.fixture(scope="module", params=["nanogpt fp32", "nanogpt bf16", "translation fp32", "translation bf16"])
 def small(
     request: pytest.FixtureRequest, small_text: Config, small_pairs: Config, text_data: TextData, pair_data: PairData
 ) -> Small:
-    if request.param == "nanogpt":
-        return replace(small_text, taps=2, average=0.1), text_data
-    return replace(small_pairs, average=0.1), pair_data
+    family, precision = request.param.split()
+    if family == "nanogpt":
+        return replace(small_text, precision=precision, taps=2, average=0.1), text_data
+    return replace(small_pairs, precision=precision, average=0.1), pair_data
 
 
 def factor(step: int) -> float:
@@ -85,7 +86,7 @@ def assert_each_as_alone(configs: list[Config], data: Data, known: Known) -> Non
 
 @pytest.mark.parametrize(
     ("small", "changed"),
-    [("nanogpt", {"precision": "bf16"}), ("nanogpt", {"optimizer": "adamw"}), ("translation", {"micro_batches": 2})],
+    [("nanogpt fp32", {"optimizer": "adamw"}), ("translation fp32", {"micro_batches": 2})],
     ids=str, indirect=["small"],
 )  # fmt: skip
 def test_members_learn_what_each_learns_alone_by_other_arithmetic(small: Small, changed: dict[str, Any]) -> None:
