@@ -118,7 +118,7 @@ class ReplaySettings(TableFlags):
     )
     suggest: str = flag_field(
         "how configurations are chosen, for all schedulers alike; order: in a seeded order; prior: as a search does, "
-        "by its prior, whose centre each seed moves within its own uncertainty",
+        "by its prior, whose centre each seed moves within its own uncertainty, and for ration by its law",
         default="order", choices=SUGGESTIONS,
     )  # fmt: skip
     learn_from: Path | None = flag_field(
