@@ -110,7 +110,7 @@ class MemoryLimit:
         if self._device.type == "cuda":
             total = torch.cuda.get_device_properties(self._device).total_memory
             most = self._limit + _kept_on_gpu(self._device)
-            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), self._device)
+            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total))  # refuses a device without index
             return
         importlib.import_module("torch._inductor.config")  # else a trial that is compiled imports it, and pays for it
         self._before = status_bytes("VmData")

@@ -144,8 +144,10 @@ def test_a_limit_is_the_same_for_each_trial_of_a_process(monkeypatch: pytest.Mon
         patch.setattr(torch.cuda, "memory_reserved", lambda *_: held[0])
         patch.setattr(torch.cuda, "empty_cache", lambda: held.__setitem__(0, 3e8))
         patch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(total_memory=10**11))
-        patch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, *_: told.append(share))
-        limit = MemoryLimit(2 * 10**9, CUDA)
+        patch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+        patch.setattr(torch.cuda, "current_device", lambda: 0)
+        patch.setattr(torch._C, "_cuda_setMemoryFraction", lambda share, _: told.append(share), raising=False)
+        limit = MemoryLimit(2 * 10**9, torch.device("cuda"))  # as a trial names it, without an index
         for held[0] in (0.0, 5e9, 7e9):
             limit.begin()
     assert told == pytest.approx([0.023] * 3)
