@@ -64,7 +64,7 @@ OF_FRONT = "ration-front"
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Searches that differ only in their seed. life: of a baseline's trials in own mode, as a share of the cap;
+    """Searches that differ only in their seed. life: of a baseline's trials in own mode, as a share of a slot's time;
     earlier: the table of a search before each, of which our own is told (None: there was none)."""
 
     table: Table
@@ -99,8 +99,9 @@ class Outcome:
     bound: float
 
 
-LIVES = (0.8, 0.5, 0.25, 0.125, 0.0625)
-"""Shares of the cap that the trials of a baseline may be trained for in own mode, where their schedule needs an end."""
+LIVES = (0.98, 0.95, 0.8, 0.5, 0.25, 0.125, 0.0625)
+"""Shares of the time that a slot can train which the trials of a baseline may have in own mode, where their schedule
+needs an end. With the longest, a slot trains the first configuration that comes, and no other to its end."""
 
 
 def searches(cell: Cell, settings: ReplaySettings) -> list[Outcome]:
@@ -169,7 +170,7 @@ def _searched(
         )
         engine.families[FAMILY] = _family(cell, settings, curves, supply, engine, within, deadline, learned)
         need_end = cell.table.is_own_mode and not _ours(cell)
-        lived = [_lived(curve, cell.life * cap) for curve in curves] if need_end else curves
+        lived = [_lived(curve, _life_seconds(cell, settings)) for curve in curves] if need_end else curves
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
         as_loops = _ours(cell) and not cell.table.is_own_mode and cell.scheduler != OF_FRONT
         simulation = Loops if as_loops else Simulation
@@ -200,7 +201,8 @@ def _family(
     step_seconds, life = supply.first().step_seconds, math.inf if cell.table.is_own_mode else steps
     shortest = unit * step_seconds
     if cell.table.is_own_mode:  # a step stands for a second of training
-        steps, unit, step_seconds = cell.life * cell.cap, max(curve.seconds_per_report for curve in curves), 1.0
+        unit, step_seconds = max(curve.seconds_per_report for curve in curves), 1.0
+        steps = max(unit, _life_seconds(cell, settings))
         middle = _middle(curves)
         shortest = max(unit, first_steps(middle.warm_up_steps) * middle.step_seconds)
     policy: Policy
@@ -232,6 +234,11 @@ def _family(
         step_seconds=supply.first().step_seconds, life_steps=life,
         warm_up_steps=max(curve.warm_up_steps for curve in curves),
     )  # fmt: skip
+
+
+def _life_seconds(cell: Cell, settings: ReplaySettings) -> float:
+    """Return the seconds of training of a baseline's trial in own mode."""
+    return cell.life * (cell.cap / cell.workers - settings.start_up - settings.thaw)
 
 
 def _lived(curve: Curve, seconds: float) -> Curve:
