@@ -134,11 +134,13 @@ def frame_of(
     settings: Settings, family: str, learned: WarmStart, *, slots: int, share: float, shortest: float
 ) -> Frame:
     """Return what the ladder of a family of models is fitted to. share: the device-seconds in a second of a slot."""
+    suggested = settings.search != "random"
     return Frame(
         slots=slots, shortest=shortest, part=settings.families[family], overhead=learned.overhead,
         start_up=learned.start_up, seeds=settings.confirm,
         rules=Rules(
-            last_share=life_share(family, suggested=settings.search != "random"),
+            last_share=life_share(family, suggested=suggested),
+            wall_share=life_share(family, suggested=suggested, side_by_side=True),
             least_gain=(settings.stop_below_gain or 0.0) * share / 3600, front=settings.objective == "front",
         ),
     )  # fmt: skip

@@ -57,10 +57,11 @@ Compute-optimal size grows with the square root of the compute (Hoffmann et al. 
 LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
 """Bounds of the tokens that a model should see for each weight of its layers: compute-optimal are 20 (Hoffmann et al.
 2022); a text with fewer is memorized, and more would better train a larger model."""
-LIFE_SHARE, LIFE_SHARES = 0.7, {"translation": 0.85}
+LIFE_SHARE, LIFE_SHARES, WALL_SHARES = 0.7, {"translation": 0.85}, {"nanogpt": 0.8}
 """Share of a family's training that the last trial has; and, by family, the share where the loss still falls so steeply
 there that longer training is worth more than a wider choice: from ten minutes of a core to an hour by the power .09 for
-a translator, .02 for nanogpt (docs/log.md, days 25, 28, 32)."""
+a translator, .02 for nanogpt (docs/log.md, days 25, 28, 32). WALL_SHARES is of a wall clock that is too short for one
+slot to use all: others then try shapes at the same time, of which a translator has too few as it is (day 60)."""
 MOST_EPOCHS = 40
 """Most times that the last trial should see its text. It bounds the cap for which the small text is the default, says
 when --plan calls a text too small, and bounds the size around which a search begins: training on what was seen so often
@@ -335,10 +336,10 @@ def first_steps(warm_up_steps: float) -> float:
     return max(warm_up_steps, min(STEPS_AT_FIRST, WARM_UPS_AT_FIRST * warm_up_steps))
 
 
-def life_share(family: str, *, suggested: bool = True) -> float:
+def life_share(family: str, *, suggested: bool = True, side_by_side: bool = False) -> float:
     """Return a family's share of the last trial. suggested: the search suggests shapes that suit the family; else there
-    is more to choose from, and it is LIFE_SHARE."""
-    return LIFE_SHARES.get(family, LIFE_SHARE) if suggested else LIFE_SHARE
+    is more to choose from, and it is LIFE_SHARE. side_by_side: of a wall clock that is too short for one slot."""
+    return (WALL_SHARES if side_by_side else LIFE_SHARES).get(family, LIFE_SHARE) if suggested else LIFE_SHARE
 
 
 def suited_weights(family: str, compute: float) -> float:

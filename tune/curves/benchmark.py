@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ IDEAS: dict[str, dict[str, Any]] = {
     "doubt": {"doubt": 0.0},
     OUTLOOK: {},
     "past-best": {"past_best": False},
-    "kept-money": {"last_share": 0.0, "own_life_share": 0.0},
+    "kept-money": {"last_share": 0.0, "wall_share": 0.0, "own_life_share": 0.0},
     "eta-2": {"eta": 4.0},
     "narrowing": {"narrow": False},
     "deadline-rush": {"rush": False},
@@ -209,8 +210,8 @@ def _family(
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of(FAMILY)
     if _ours(cell):
         first = unit * step_seconds if math.isfinite(life) else None  # a curve has no closer reports
-        share = life_share(curves[0].family, suggested=settings.suggest == "prior")
-        asked = {"last_share": share, **IDEAS.get(idea, {})}
+        share = partial(life_share, curves[0].family, suggested=settings.suggest == "prior")
+        asked = {"last_share": share(), "wall_share": share(side_by_side=True), **IDEAS.get(idea, {})}
         frame = Frame(
             slots=cell.workers, shortest=shortest, overhead=settings.thaw, start_up=settings.start_up,
             life=life * step_seconds, rules=Rules(**asked, front=idea == OF_FRONT),

@@ -48,19 +48,21 @@ class Rules:
     """The ideas of the policy; the replay leaves each out to measure what it is worth.
 
     eta: a rung is so many times the training of the one below, and one trial in so many reaches it. last_share: share
-    that is kept from the start for the leader's last segment, LIFE_SHARE at most where the wall clock binds;
-    own_life_share: the same where trials have a life of their own, at most what such a life takes. law: final losses
-    are predicted by a law of all trials; doubt: standard deviations that are added to a prediction, so that a trial of
-    which little is known waits. fall_kept: before there is a law, a loss is expected to fall over a rung by this share
-    of its fall over the one below, as on a power law (0: nothing is extrapolated). past_best: trials that got worse
-    wait behind the others, and new ones begin where rung 1 makes most of them worse. narrow: slots without use are
-    handed back. rush: where a deadline leaves device-seconds unused, others than the leader go on. least_gain: nats
-    that the last second of a last segment must be expected to bring, by the law (0: none is cut short). front: trials
-    are worth what they add to the front of size against loss, and points of it share what is kept for a last segment.
+    that is kept from the start for the leader's last segment; wall_share: the same of the wall clock, where that is too
+    short for one slot to use all, and others try shapes at the same time; own_life_share: the same where trials have a
+    life of their own, at most what such a life takes. law: final losses are predicted by a law of all trials; doubt:
+    standard deviations that are added to a prediction, so that a trial of which little is known waits. fall_kept:
+    before there is a law, a loss is expected to fall over a rung by this share of its fall over the one below, as on a
+    power law (0: nothing is extrapolated). past_best: trials that got worse wait behind the others, and new ones begin
+    where rung 1 makes most of them worse. narrow: slots without use are handed back. rush: where a deadline leaves
+    device-seconds unused, others than the leader go on. least_gain: nats that the last second of a last segment must be
+    expected to bring, by the law (0: none is cut short). front: trials are worth what they add to the front of size
+    against loss, and points of it share what is kept for a last segment.
     """
 
     eta: float = 2.0
     last_share: float = LIFE_SHARE
+    wall_share: float = LIFE_SHARE
     own_life_share: float = 0.6
     fall_kept: float = 2 / 3
     law: bool = True
@@ -189,8 +191,8 @@ class Frame:
             confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
             anew = 2 * self.seeds * confirm
             seconds, wall = seconds - anew, wall - anew / slots
-        share = self.rules.last_share if math.isinf(self.life) else self.rules.own_life_share
-        share = share if wall >= seconds else min(share, LIFE_SHARE)
+        share = self.rules.wall_share if slots > 1 and wall < seconds else self.rules.last_share
+        share = share if math.isinf(self.life) else self.rules.own_life_share
         kept = min(share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept, slots * (wall - kept)) - coming_up)

@@ -51,11 +51,17 @@ def test_a_first_trial_that_no_rung_has_room_for_is_said_to_be_the_first() -> No
     assert Alone(seconds=20.0).run().on_decision("start")[0]["reason"] == "nothing was tried yet"
 
 
-@pytest.mark.parametrize(("slots", "alike"), [(1, False), (2, False), (4, True), (8, True)])
-def test_a_steeper_familys_leader_has_more_unless_the_wall_clock_binds(slots: int, alike: bool) -> None:
+@pytest.mark.parametrize(
+    ("slots", "deadline", "alike"),
+    [(1, math.inf, False), (1, 300.0, False), (2, math.inf, False), (4, math.inf, True), (8, math.inf, True)],
+)
+def test_a_steeper_familys_leader_has_more_unless_the_wall_clock_binds_and_others_run_beside_it(
+    slots: int, deadline: float, alike: bool
+) -> None:
     """On many slots more of that would leave the others less to explore than any leader is worth."""
     ladders = [
-        framed(slots=slots, rules=Rules(last_share=share)).fit(600.0 * slots, 2 * 600.0) for share in (LIFE_SHARE, 0.85)
+        framed(slots=slots, rules=Rules(last_share=share)).fit(600.0 * slots, 2 * 600.0, deadline)
+        for share in (LIFE_SHARE, 0.85)
     ]
     assert (ladders[0] == ladders[1]) is alike and ladders[0].kept <= ladders[1].kept
 
