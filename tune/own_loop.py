@@ -33,7 +33,7 @@ from tune.search_space import label
 from tune.settings import Settings
 from tune.store.journal import Journal, as_mapping
 from tune.store.queries import ranking
-from tune.winners import no_winner_reason, resolve_inside
+from tune.winners import resolve_inside
 
 FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE = 120.0, 0.05
 """Length of a first lease, in which a trial is to report once: the larger of so many seconds and such a share of what
@@ -128,32 +128,30 @@ def loop_change_warnings(settings: Settings, journal: Journal) -> Iterator[str]:
         yield f"warning: the study's loop was {before}: its trials go on in {now}"
 
 
-def conclude_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
-    """Copy the best checkpoint to `best-loop`, where people look for it, and yield a line on what was found."""
-    assert context.loop is not None
-    metric = context.loop.metric
+def keep_best(loop: Loop, journal: Journal) -> str | None:
+    """Copy the best checkpoint to `best-loop`, where people look for it, and return a line on it; None: no trial
+    reached a rung."""
+    metric = loop.metric
     row = next((row for row in ranking(journal) if row["loss"] is not None), None)
     if row is None:
-        yield f"{LOOP}: {no_winner_reason(journal, LOOP)}"
-    else:
-        config = json.loads(row["config"])
-        place = best_checkpoint(resolve_inside(journal.folder, f"checkpoints/{row['trial']}"))
-        saved = None if place is None else read_record(place)
-        record = {
-            "trial": row["trial"],
-            "config": {**context.loop.fixed, **config},
-            "metric": metric.name,
-            "value": metric.to_reported(row["loss"]),
-            "saved": None if saved is None else {"value": metric.to_reported(saved.loss), "step": saved.steps},
-        }
-        kept = journal.folder / f"best-{LOOP}"
-        export(place, kept, record)
-        found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} within {row['steps']:,} steps"
-        if saved is None:
-            yield f"{found}; it saved nothing, so there is its configuration alone: {kept}"
-        else:
-            what = "it" if saved.loss == row["loss"] else metric.text(saved.loss)
-            yield f"{found}; {what} was saved at step {saved.steps:,}: {kept}"
+        return None
+    config = json.loads(row["config"])
+    place = best_checkpoint(resolve_inside(journal.folder, f"checkpoints/{row['trial']}"))
+    saved = None if place is None else read_record(place)
+    record = {
+        "trial": row["trial"],
+        "config": {**loop.fixed, **config},
+        "metric": metric.name,
+        "value": metric.to_reported(row["loss"]),
+        "saved": None if saved is None else {"value": metric.to_reported(saved.loss), "step": saved.steps},
+    }
+    kept = journal.folder / f"best-{LOOP}"
+    export(place, kept, record)
+    found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} within {row['steps']:,} steps"
+    if saved is None:
+        return f"{found}; it saved nothing, so there is its configuration alone: {kept}"
+    what = "it" if saved.loss == row["loss"] else metric.text(saved.loss)
+    return f"{found}; {what} was saved at step {saved.steps:,}: {kept}"
 
 
 def export(checkpoint: Path | None, folder: Path, record: dict[str, object]) -> None:

@@ -43,7 +43,7 @@ from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import UserError, disk_error_as_user_error, script_command
 from tune.facts import check_same_kind, check_same_text, note_facts, record_overhead, write_facts
 from tune.machine import usable_temp_root
-from tune.own_loop import conclude_loop, loop_change_warnings, make_loop_context, metric_of, resume_checkpoint
+from tune.own_loop import keep_best, loop_change_warnings, make_loop_context, metric_of, resume_checkpoint
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
 from tune.registry import pickle_families_by_value
@@ -289,6 +289,7 @@ def conclude(
     if ours:
         scores = yield from keep_winners(context, engine, tensorboard)
     for listener in listeners:
+    best = None if context.loop is None else keep_best(context.loop, journal)
         listener.on_close(engine)
     ended = {"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms}
     wall = engine.wall_clock
@@ -298,7 +299,7 @@ def conclude(
         families = [name for name in settings.families if name in found or not told_to_end]
         yield from last_lines(journal, found, scores, families)
     elif context.listed is None:
-        yield from conclude_loop(context, journal)
+        yield from [best] if best else last_lines(journal, {}, {}, settings.families)
     else:
         yield from conclude_list(context, engine)
     yield from spending_lines(journal, cap=settings.budget, spent=ledger.spent, price=settings.price_per_hour)

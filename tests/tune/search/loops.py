@@ -44,6 +44,7 @@ class Loops(Played):
         clock, context = Clock(), make_loop_context(settings, devices)
         engine = make_engine(context, journal, [], now=clock, elapsed=elapsed)
         super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
+        self.context = context
         self.told = restore(engine, resume_checkpoint, settings.deadline, devices.processor) if there else []
         self.folder, self.gap, self.chance, self.journal = folder, gap, random.Random(seed), journal
         self.before, self.broken, self.at_once = last_moment(journal), False, False

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shutil
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,11 +12,13 @@ import pandas as pd
 import pytest
 
 from tests.tune.search.loops import SPACE, Loops
+from tune.display.tensorboard import TensorBoard
 from tune.own_space import choice
 from tune.ranking import ranking
 from tune.search.resume import state_mismatch_warnings
 from tune.search.successive_halving import HOPELESS
-from tune.store.journal import ENDED_BY_ERRORS
+from tune.store.journal import ENDED_BY_ERRORS, spent_at_its_end
+from tune.study import conclude
 
 FAULTS = ("none", "crashes", "hangs", "never saves", "returns", "diverges", "says nothing")
 
@@ -226,3 +229,26 @@ def test_what_crashed_or_diverged_late_counts_with_what_it_had(tmp_path: Path) -
         assert (row["loss"] is not None) == bool(completed)
     ended = {json.loads(row["config"])["fault"] for row in search.values() if row["loss"] is not None}
     assert ended >= {"diverges"}
+
+
+def test_a_search_is_not_over_before_its_best_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while that is copied, it goes on with it."""
+
+    def search() -> Loops:
+        return Loops(tmp_path / "study", cap=60.0, slots=1, gap=0.5).run()
+
+    def end(search: Loops) -> float | None:
+        settings, dimensions = search.context.settings, search.context.dimensions
+        board = TensorBoard(tmp_path / "board", search.journal, settings, dimensions, search.metric)
+        found, *_ = conclude(search.context, search.engine, board, [])
+        assert found.startswith("loop: best ")
+        return spent_at_its_end(search.folder, settings.terms)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "copytree", killed)
+        end(first := search())
+    assert spent_at_its_end(first.folder, first.context.settings.terms) is None
+    assert end(search()) is not None and (first.folder / "best-loop" / "state.json").exists()
