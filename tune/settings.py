@@ -46,7 +46,7 @@ from tune.search_space import (
     fix_text,
 )
 from tune.store.journal import spent_at_its_end, study_facts
-from tune.store.mirror import restore_from_mirror
+from tune.store.mirror import is_copy, restore_from_mirror
 from tune.units import DURATIONS, NUMBER, bytes_text, duration_text, parse_duration
 from tune.units import SIZES as MEMORY_FORMS
 
@@ -346,9 +346,12 @@ class Settings(SearchFlags):
         return {"cap": self.budget, "deadline": self.deadline, "stop_below_gain": self.stop_below_gain}
 
     def nothing_to_do(self) -> str | None:
-        """Return a line that says so where the study to resume came to its own end under these terms; else None."""
-        spent = None if self.resume is None or self.plan else spent_at_its_end(self.resume, self.terms)
-        if spent is None:
+        """Return a line that says so where the study to resume came to its own end under these terms, and its --mirror
+        copy is whole; else None."""
+        if self.resume is None or self.plan:
+            return None
+        spent, copy = spent_at_its_end(self.resume, self.terms), self.mirror and self.mirror / self.resume.name
+        if spent is None or (copy and (is_copy(copy) or spent_at_its_end(copy, self.terms) is None)):
             return None
         used, cap = duration_text(round(spent, 1)), duration_text(self.budget)
         ways = {"budget": "a larger", "deadline": "a later", "stop_below_gain": "a smaller"}

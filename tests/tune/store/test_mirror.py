@@ -23,7 +23,7 @@ from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store import mirror
 from tune.store.heartbeat import DRIVER, read_heartbeat
-from tune.store.journal import JOURNAL_FILE, LOCK, Journal, connect
+from tune.store.journal import ENDED_BY_CAP, JOURNAL_FILE, LOCK, Journal, connect
 from tune.store.mirror import LAST_NAMED, MIRROR_EVERY_SECONDS, Mirror, mirror_study, restore_from_mirror
 
 CAP = 1200.0
@@ -270,6 +270,23 @@ def test_at_an_end_in_order_all_is_there_but_what_is_of_the_machine(study: Path,
     assert kept == {"study.json", JOURNAL_FILE, "checkpoints", "heartbeats", "log.txt", "best-nanogpt", "tensorboard"}
     assert whole(place) and (study / LOCK).exists()
     assert read_heartbeat(place, DRIVER) is None, "it has ended"
+
+
+def test_a_study_that_is_over_goes_on_until_its_copy_has_all_of_it(study: Path, place: Path) -> None:
+    world = world_in(study)
+    copies = Mirror(study, place, lambda: world.now)
+
+    def is_over(cap: float, **more: Any) -> bool:
+        return Settings.of_study(study, budget=cap, **more).nothing_to_do() is not None
+
+    for cap in (CAP, 2 * CAP):
+        world = world_in(study, cap).run()
+        world.journal.write_facts(ended={"reason": ENDED_BY_CAP, "spent": world.spent, "cap": cap})
+        assert is_over(cap) and not is_over(cap, mirror=place.parent)
+        copies.copy()
+        assert not is_over(cap, mirror=place.parent), "it is of the minute, without winners"
+        copies.copy(whole=True)
+        assert is_over(cap, mirror=place.parent)
 
 
 def test_a_search_that_is_told_to_end_at_once_does_not_wait_for_a_copy(
