@@ -18,6 +18,7 @@ import torch
 from tune import loop
 from tune.loop import Lease, StopLoop, Terms, best_checkpoint, newest_checkpoint, read_record
 from tune.reports import LEASE_RESERVE_FACTOR
+from tune.search.resume import check_plain
 from tune.trainers import hugging_face, lightning, resumed
 
 
@@ -344,6 +345,19 @@ def test_links_in_a_checkpoint_are_what_they_lead_to(world: World, tmp_path: Pat
     assert kept is not None and not [path for path in kept.rglob("*") if path.is_symlink()]
     assert (kept / "latest").read_text() == "b" and (kept / "far" / "model").read_text() == "a"
     assert {path.name for path in kept.iterdir()} == {"b", "latest", "far", loop.RECORD}
+
+
+def test_a_study_is_gone_on_with_though_a_kill_left_links_of_a_checkpoint(tmp_path: Path) -> None:
+    """What a kill leaves is the study's folder as it is at that moment."""
+    world = World(tmp_path / "study" / "checkpoints" / "t001")
+
+    def save(folder: Path) -> None:
+        (folder / "latest").symlink_to(folder / "gone")
+        shutil.copytree(tmp_path / "study", tmp_path / "left", symlinks=True)
+
+    world.lease.report({"loss": 1.0}, 1, save, always=True)
+    assert [path for path in (tmp_path / "left").rglob("*") if path.is_symlink()]
+    check_plain(tmp_path / "left")
 
 
 def test_nothing_of_a_checkpoint_that_was_there_before_is_part_of_one(world: World) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tune.errors import UserError
+from tune.machine import UNFINISHED
 from tune.reports import from_row
 from tune.search.engine import CONFIRM, DEATHS_ALLOWED, GO_ON, LEAST_LEASE_SECONDS, RETRY, Engine
 from tune.search.family import TrialRecord
@@ -161,8 +162,9 @@ def spent_beside(journal: Journal) -> float:
 
 
 def check_plain(folder: Path) -> None:
-    """Check that a study's folder holds only files and folders. UserError: it holds a link or a device, through which
-    something outside could be written."""
+    """Check that a study's folder holds only files and folders, but for what a kill left of a trial's checkpoint, in
+    which nothing looks: a loop may save links, which are replaced before it is whole. UserError: it holds a link or a
+    device, through which something outside could be written."""
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             with contextlib.suppress(FileNotFoundError):
@@ -170,6 +172,8 @@ def check_plain(folder: Path) -> None:
                 if kind not in (stat.S_IFREG, stat.S_IFDIR):
                     rule = "a study holds files and folders only, no links"
                     raise UserError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
+        if Path(place).parent == folder / "checkpoints":
+            folders[:] = [name for name in folders if not name.startswith(UNFINISHED)]
 
 
 @contextlib.contextmanager

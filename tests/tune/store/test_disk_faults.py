@@ -118,7 +118,8 @@ def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path
 
 
 def test_a_strangers_link_leads_nowhere(tmp_path: Path) -> None:
-    for number, name in enumerate(("log.txt", LOCK, "checkpoints", "best-nanogpt/config.json")):
+    names = ("log.txt", LOCK, "checkpoints", "best-nanogpt/config.json", "checkpoints/t001/.unfinished-step-1")
+    for number, name in enumerate(names):
         study = tmp_path / str(number)
         (study / name).parent.mkdir(parents=True)
         (study / name).symlink_to(tmp_path / "precious")
