@@ -86,7 +86,9 @@ def file_stamp(path: Path) -> Stamp:
 
 def key_of(corpus: Corpus) -> str:
     """Return the name under which what is made of a corpus is kept."""
-    facts = [type(corpus).__name__, corpus.name, corpus.sha256, made_by()]
+    facts: list[object] = [type(corpus).__name__, corpus.name, corpus.sha256, made_by()]
+    if isinstance(corpus, OwnData):  # whose sha256 is of the records' bytes alone
+        facts += [corpus.vocabulary, *(split.shape for split in (corpus.train, corpus.valid, corpus.test))]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 

@@ -17,7 +17,7 @@ import pytest
 from model.data import cache
 from model.data.cache import file_stamp, find_prepared, load_or_prepare
 from model.data.corpus import PairCorpus, load_pairs, load_text, untracked
-from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.data.dataset import OwnData, PairData, TextData, prepare_pairs, prepare_text
 from tests.model.data.test_batches import same_memory
 from tune.errors import UserError
 
@@ -268,6 +268,18 @@ def test_a_source_of_which_nobody_can_tell_serves_as_it_was_last(tmp_path: Path)
     data = load_or_prepare("hub:a/b", lambda: "commit", read(path, "text"), untracked)
     assert find_prepared("hub:a/b", "other") is find_prepared("hub:a/c", None) is None
     assert content(find_prepared("hub:a/b", None)) == content(find_prepared("hub:a/b", "commit")) == content(data)
+
+
+def test_a_familys_own_data_is_kept_with_its_shape_and_its_vocabulary() -> None:
+    """Of the same bytes."""
+    records = np.arange(24, dtype=np.int16)
+    for vocabulary, shape in ((24, (4, 6)), (30, (4, 6)), (30, (4, 3, 2))):
+        split = records.reshape(shape)
+        own = OwnData(vocabulary=vocabulary, train=split, valid=split, test=split)
+        own = replace(own, sha256=own.digest())
+        for _ in range(2):
+            found = load_or_prepare("images", list, lambda own=own: own, untracked)
+            assert found.folder is not None and (found.vocabulary, found.train.shape) == (vocabulary, shape)
 
 
 def test_it_travels_by_name_and_a_copy_with_other_values_travels_whole(kind: str, tmp_path: Path) -> None:
