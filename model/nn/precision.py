@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from model.training.memory import is_memory_limited
 from tune.errors import UserError
@@ -124,8 +125,9 @@ def compute_dtype(precision: str) -> torch.dtype:
     return _DTYPES[precision]
 
 
-def set_compute(model: nn.Module, precision: str) -> None:
-    """Let the model compute in `precision`, on the device where it is and under the switches of `prepare`.
+def set_compute(model: nn.Module, precision: str, *, own: bool = False) -> None:
+    """Let the model compute in `precision`, on the device where it is and under the switches of `prepare`. own: it is
+    of a user's own family, whose loss is measured in the dtype of what the model returns: that is then fp32.
 
     On a CPU attention is not fused in 16 bits or where oneDNN does the fp32 products: it would be slow.
     """
@@ -143,6 +145,13 @@ def set_compute(model: nn.Module, precision: str) -> None:
     several = dist.is_available() and dist.is_initialized()  # DDP sends gradients as they are ready, one by one
     if dtype != torch.float32 and next(model.parameters()).device.type != "cpu" and not several:
         _cast_at_once(model, dtype)
+    if own:
+        model.register_forward_hook(lambda _model, _inputs, outputs: tree_map(_in_fp32, outputs))
+
+
+def _in_fp32(output: Any) -> Any:
+    """Return a tensor of 16-bit floats in fp32, and anything else as it is."""
+    return output.float() if isinstance(output, Tensor) and output.dtype in (torch.bfloat16, torch.float16) else output
 
 
 def prepare(precision: str, device: torch.device | str) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from model.config import OLD_DEFAULTS, Config
 from model.data.tokenizer import Tokenizer
-from model.families import FAMILIES
+from model.families import BUILT_IN, FAMILIES
 from model.nn.precision import native_precisions, prepare, set_compute
 from tune.errors import UserError
 from tune.machine import sync_folder, write_folder_whole
@@ -199,7 +199,7 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
     except (OSError, RuntimeError, SafetensorError) as error:
         what = " ".join(str(error).split())[:LONGEST_REASON]
         raise UserError(f"model: {folder / WEIGHTS}: {what}; name a best-<family> folder of a study") from error
-    set_compute(model, precision)
+    set_compute(model, precision, own=config.family not in BUILT_IN)
     return model.eval()
 
 

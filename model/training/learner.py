@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from model.config import Config, Data, pad_of
 from model.data.batches import Batch, EndlessBatches
-from model.families import FAMILIES
+from model.families import BUILT_IN, FAMILIES
 from model.nn import precision
 from model.nn.attention import Dropout
 from model.nn.gpt import checkpoint_activations
@@ -75,7 +75,7 @@ class Learner:
         self.micro_batches, self.is_out_of_memory = max(micro_batches, config.micro_batches), False
         self.family = FAMILIES[config.family]
         self.model = self.family.build(config, data.vocabulary, pad_of(data)).to(device)
-        precision.set_compute(self.model, config.precision)
+        precision.set_compute(self.model, config.precision, own=config.family not in BUILT_IN)
         if config.checkpointing:
             checkpoint_activations(self.model)
         self.forward: nn.Module = self.model

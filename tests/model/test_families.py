@@ -15,6 +15,7 @@ from model.config import RECIPES, Config
 from model.data.batches import span
 from model.data.dataset import TextData
 from model.families import FAMILIES, Batch, Family, register_family
+from model.nn.precision import PRECISIONS, Embedding, Linear, compute_dtype
 from model.training import checkpoint as checkpoints
 from model.training.checkpoint import config_state, export, load_model
 from model.training.evaluation import evaluate
@@ -140,6 +141,31 @@ def test_a_winner_is_loaded_as_it_was(config: Config, text_data: TextData, tmp_p
     weights = checkpoints.load(Path(last.checkpoint)).state["config"]
     assert Config(**weights) == config and tokenizer.vocabulary == text_data.vocabulary
     assert evaluate(model, config, text_data, "valid", tokens=256).loss == pytest.approx(last.valid.loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_its_loss_is_measured_in_fp32_in_any_precision(
+    precision: str, bigrams: Family, config: Config, text_data: TextData, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, run: Callable,
+) -> None:  # fmt: skip
+    """In 16 bits the nats of a large batch would not even be finite."""
+
+    class Narrow(Guess):
+        def __init__(self, vocabulary: int, width: int) -> None:
+            super().__init__(vocabulary, width)
+            self.embed, self.out = Embedding(vocabulary, width), Linear(width, vocabulary)
+
+    monkeypatch.setattr(bigrams, "build", lambda config, vocabulary, pad: Narrow(vocabulary, config.own["width"]))
+    monkeypatch.setattr(checkpoints, "native_precisions", lambda _: PRECISIONS)
+    config = replace(config, precision=precision)
+    last = run(config, text_data, tmp_path / "t001", steps=2)[-1]
+    export(Path(last.checkpoint), tmp_path / "best-bigrams", text_data.tokenizer)
+    batch = bigrams.batches(config, text_data, "valid")[0]
+    for model in (Learner(config, text_data, CPU).model, load_model(tmp_path / "best-bigrams")[0]):
+        assert isinstance(model, Narrow) and model.embed(*batch.inputs).dtype == compute_dtype(precision)
+        loss, _ = bigrams.losses(model, config, batch.inputs, batch.targets)
+        nats, _ = bigrams.sums(model, replace(batch, tokens=100_000))
+        assert loss.dtype == torch.float32 and nats.item() == pytest.approx(100_000 * loss.item())
 
 
 def test_a_config_without_dimensions_of_its_own_is_kept_as_before_there_were_any(small_text: Config) -> None:
