@@ -158,8 +158,10 @@ _kept = OrderedDict[tuple[Hashable, ...], tuple[Any, Any]]()
 
 
 def made_once(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
-    """Return `make(of, *given)`, called once for all trials of this process; the latest few results are kept."""
-    key = make, id(of), *given  # the object is kept too, so that no other gets its id
+    """Return `make(of, *given)`, called once for all trials of this process, and for all arrays that show the same
+    memory in the same way, as those of a record's field do; the latest few results are kept."""
+    shown = (of.ctypes.data, of.shape, of.strides, of.dtype.str) if isinstance(of, np.ndarray) else id(of)
+    key = make, shown, *given  # the object is kept too, so that no other gets its id, or memory
     if key not in _kept:
         _kept[key] = of, make(of, *given)
     _kept.move_to_end(key)

@@ -18,7 +18,7 @@ from torch import Tensor
 from model.data import batches
 from model.data.batches import EVALUATION_TOKENS, IGNORED, Batch, TrainBatches, evaluation_batches, span
 from model.data.dataset import PairData, TextData, count_words
-from model.data.resident import OUTSIDE, ROUND, LaidRows, ResidentPairs
+from model.data.resident import OUTSIDE, ROUND, LaidRows, ResidentPairs, resident
 from model.data.tokenizer import Tokenizer
 from tests.model.conftest import prepared, prepared_pairs
 from tune.errors import UserError
@@ -363,3 +363,16 @@ def test_rows_that_are_laid_out_are_those_put_together(pairs: PairData) -> None:
         found = Batch(*laid.gather(torch.from_numpy(rows)), expected.tokens)
         assert content(found) == content(expected)
         assert found.targets.dtype == torch.int64
+
+
+def test_a_field_of_records_is_on_a_device_once_for_all_who_ask_for_it() -> None:
+    records = np.zeros(8, np.dtype([("label", "u1"), ("other", "i1"), ("pixels", "u1", (2, 3))]))
+
+    def there(array: np.ndarray) -> Tensor:
+        return resident(array, "meta")
+
+    assert there(records["pixels"]) is there(records["pixels"])
+    whole = [records["pixels"], records["label"], records["other"], records["label"][1:], records["pixels"][:, 0]]
+    whole += [records["label"].view("i1"), records["pixels"].reshape(8, 3, 2), records["label"][::2].repeat(2)]
+    assert len({id(there(array)) for array in whole}) == len(whole), "each shows something else"
+    assert [there(array).shape for array in whole] == [array.shape for array in whole]
