@@ -117,13 +117,18 @@ def _folder_typed() -> str:
 
 
 DISK_ERRNOS = {
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE,
+    errno.EREMOTEIO,
 }  # fmt: skip
+NETWORK_ERRNOS = {errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT}
+"""Those of a network disk that is gone, where they are of a file; else of a socket."""
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether an error means a disk that is full, read-only, not ours to write on, or broken."""
-    return isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and error.errno in DISK_ERRNOS)
+    """Whether an error means a disk that is full, read-only, not ours to write on, broken, or out of reach."""
+    if isinstance(error, OSError):
+        return error.errno in DISK_ERRNOS or (error.errno in NETWORK_ERRNOS and error.filename is not None)
+    return isinstance(error, sqlite3.Error)
 
 
 @contextmanager

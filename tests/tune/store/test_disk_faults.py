@@ -18,6 +18,8 @@ from tune.search.resume import check_plain, damage_as_user_error
 from tune.settings import Settings
 from tune.store.journal import DAMAGED_REMEDY, LOCK, Journal
 
+GONE = (errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
+"""What a network disk says that is out of reach."""
 FULL = OSError(errno.ENOSPC, "No space left on device", "/study/checkpoints/t001")
 FLAGS = ["--budget", "60s", "--families", "nanogpt", "--text-corpus", "text.txt"]
 
@@ -49,9 +51,10 @@ def reports(world: World) -> list[tuple[Any, ...]]:
     "error",
     [
         *(FULL, OSError(errno.EROFS, "Read-only file system", "/study"), OSError(errno.EIO, "Input/output error")),
+        *(OSError(number, "is gone", "/study") for number in GONE),
         sqlite3.OperationalError("database is locked"),
     ],
-    ids=["full", "read-only", "of no name", "locked"],
+    ids=["full", "read-only", "of no name", *(errno.errorcode[number] for number in GONE), "locked"],
 )
 def test_what_the_disk_does_not_take_is_one_line_and_code_2(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Path
@@ -71,9 +74,14 @@ def test_where_ray_has_no_place_for_its_files_nothing_is_written(
     assert capsys.readouterr().err.startswith("RAY_TMPDIR: '/proc/no' takes no files (No such file or directory): ")
 
 
-def test_a_fault_of_ours_is_not_taken_for_the_disks(monkeypatch: pytest.MonkeyPatch, study: Path) -> None:
-    fail_with(ConnectionError("Ray is gone"), monkeypatch)
-    with pytest.raises(ConnectionError) as kept:
+@pytest.mark.parametrize(
+    "error", [ConnectionError("Ray is gone"), OSError(errno.ENOTCONN, "of a socket"), TimeoutError(errno.ETIMEDOUT, "")]
+)
+def test_a_fault_of_ours_is_not_taken_for_the_disks(
+    monkeypatch: pytest.MonkeyPatch, study: Path, error: OSError
+) -> None:
+    fail_with(error, monkeypatch)
+    with pytest.raises(type(error)) as kept:
         cli.main(Settings, FLAGS)
     with Journal(study, new=False) as journal:  # that nothing holds, though the error is kept, as in a notebook
         assert journal.rows("SELECT * FROM trials") == [] and kept.tb is not None
