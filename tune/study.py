@@ -200,11 +200,12 @@ def conduct(
         ]
         engine = make_engine(context, journal, listeners, slots_there=slots_there)
         go_on = model_resume_checkpoint if context.loop is None else resume_checkpoint
+        warnings = [*loop_change_warnings(settings, journal)]
+        note_facts(context.facts(), journal)
         if settings.resume:
             notes = restore(engine, go_on, settings.deadline, devices.processor, settings.stop_below_gain)
-            for line in (*notes, *loop_change_warnings(settings, journal)):
+            for line in (*notes, *warnings):
                 write(line)
-        note_facts(context.facts(), journal)
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_trial_environment(context, engine)
@@ -288,8 +289,8 @@ def conclude(
     near = settings.deadline is not None and engine.wall_left() < (1 - NEAR) * settings.deadline
     if ours:
         scores = yield from keep_winners(context, engine, tensorboard)
-    for listener in listeners:
     best = None if context.loop is None else keep_best(context.loop, journal)
+    for listener in listeners:
         listener.on_close(engine)
     ended = {"reason": engine.ended_by, "spent": ledger.spent, "near_deadline": near, **settings.terms}
     wall = engine.wall_clock

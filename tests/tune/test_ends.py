@@ -21,6 +21,7 @@ from tests.forked import FORKING
 from tune import cli, search_context, study
 from tune.errors import ROOT
 from tune.flags import Command, Flags
+from tune.search import resume
 from tune.search.engine import Engine
 from tune.settings import Settings
 from tune.signals import StopSignal, catch_stop_signals, interruptible
@@ -65,8 +66,12 @@ def searches(folder: Path, where: str, words: Sequence[str], line: Connection, s
             os.kill(os.getpid(), signal.SIGTERM)
             super().start()
 
+    def restore(*given: Any) -> list[str]:
+        comes_to("is restored")
+        return resume.restore(*given)
+
     probe.MEASURED_STEPS = 1
-    study.local_ray, study.run_trials = local_ray, run_trials
+    study.local_ray, study.run_trials, study.restore = local_ray, run_trials, restore
     if where == "is told twice":
         study.Thread = Twice
     if where == "looks":
@@ -171,6 +176,15 @@ def test_told_twice_while_ray_starts_it_ends_at_once_and_can_be_gone_on_with(
     assert error[-1] == f"ended by {signal.Signals(code - 128).name}; {how}"
     *_, way = told(tmp_path, "", words=["--resume", str(tmp_path / "study")])
     assert way == ["searching"], "it cannot be gone on with"
+
+
+def test_what_it_says_goes_on_under_the_terms_that_were_typed_though_it_ends_before_a_trial(tmp_path: Path) -> None:
+    told(tmp_path, "")
+    terms = ["--resume", str(tmp_path / "study"), "--budget", "120s", "--deadline", "1h"]
+    *_, error, way = told(tmp_path, "is restored", signal.SIGINT, signal.SIGTERM, words=terms)
+    assert way == ["is restored"] and error[-1].endswith(f"go on with: python {ROOT}/tune/run.py {' '.join(terms[:2])}")
+    goes_on = Settings.of_study(tmp_path / "study")
+    assert (goes_on.budget, goes_on.deadline) == (120.0, 3600.0)
 
 
 def test_that_its_terminal_is_gone_a_process_is_told_twice_and_nohup_lets_it_ignore_that() -> None:
