@@ -186,9 +186,9 @@ STORED, TRAINED = 4, 4 + 20
 
 
 def tables(done: Sequence[Row]) -> list[Table]:
-    """Return the tables that there are rows for."""
+    """Return the tables of the rows; none where there is no row, as the report's own parameters need none."""
     made = [quality(done), cost(done), parameters(), memory(done), main_effects(done), interactions(done)]
-    return [table for table in made if table.rows] if done else []
+    return made if done else []
 
 
 def overfitting_tables(done: Sequence[Row]) -> list[Table]:
@@ -208,7 +208,7 @@ def overfitting_tables(done: Sequence[Row]) -> list[Table]:
     ]  # fmt: skip
     columns = "", "epochs", "train", "valid", "gap", "lowest valid", "at", "BLEU"
     note = "Losses in nats a token, without dropout; at: where on its way the lowest was."
-    return [Table(title="The same text again and again", columns=columns, rows=found, note=note)] if found else []
+    return [Table(title="The same text again and again", columns=columns, rows=found, note=note)]
 
 
 def quality(done: Sequence[Row]) -> Table:

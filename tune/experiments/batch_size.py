@@ -66,11 +66,6 @@ def fitted(measured: Mapping[int, float], paper: Callable[[int], float]) -> Call
 MEMORY = "memory_bytes", "tensor_bytes", "paper_bytes"
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Return the tables that there are rows for."""
-    return [table for table in (batches(rows), largest(rows), boundary(rows)) if table.rows]
-
-
 def largest_of(rows: Sequence[Row]) -> Row | None:
     """Return the row of the search for the largest batch; None: there is none."""
     return next((row for row in rows if "largest" in row), None)
@@ -301,5 +296,6 @@ def line(row: Row) -> str:
 
 BATCH_SIZE = Experiment(
     name="batch_size", about="larger and larger batches until memory ends: seconds of an epoch, the largest that fits",
-    points=points, work=work, line=line, tables=tables, any_family=True, reads=("scale", "memory_limit"),
+    points=points, work=work, line=line, tables=lambda rows: [batches(rows), largest(rows), boundary(rows)],
+    any_family=True, reads=("scale", "memory_limit"),
 )  # fmt: skip

@@ -171,7 +171,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         *(f"decayed at {scale * end:g} s" for end in ends),
     )  # fmt: skip
     note = f"Validation loss, nats a token, on a fixed {EVALUATION_TOKENS:,}. {TABLE} has all of it, for tune/replay.py"
-    return [Table(title="Lives", columns=columns, rows=cells, note=note)] if cells else []
+    return [Table(title="Lives", columns=columns, rows=cells, note=note)]
 
 
 def last(losses: Sequence[float | None]) -> float | None:

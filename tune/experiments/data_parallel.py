@@ -94,11 +94,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     columns = "way", "default, ms a step", "this, ms a step", "times as fast", "gradient's distance"
     why = (f"{name(row)} was skipped: {row['skipped']}" for row in rows if "skipped" in row)
     notes = [noted(measured(rows), about(measured(rows))), *why]
-    table = Table(
-        title="Ways to train on several devices, each in turns with DistributedDataParallel's default", columns=columns,
-        rows=[*found, *missing], note="\n".join(filter(None, notes)),
-    )  # fmt: skip
-    return [table] if table.rows else []
+    title = "Ways to train on several devices, each in turns with DistributedDataParallel's default"
+    note = "\n".join(filter(None, notes))
+    return [Table(title=title, columns=columns, rows=[*found, *missing], note=note)]
 
 
 def measured(rows: Sequence[Row]) -> list[Row]:

@@ -28,12 +28,6 @@ FLOPS = {
 }  # fmt: skip
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Return the tables that there are rows for."""
-    made = [parameters(rows), flops(rows), slopes(rows), memory(rows)]
-    return [table for table in made if table.rows]
-
-
 def steps_of(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of steps, each with its `step`: block or whole model, batch, heads. Those of the report's block
     also have what Nsight Compute counted, and the report's figures, where they are known."""
@@ -201,5 +195,6 @@ def line(row: Row) -> str:
 
 ESTIMATES = Experiment(
     name="estimates", about="parameters, FLOPs and memory on paper against measured, of a word-level model",
-    points=points, work=work, line=line, tables=tables, sets=tuple(SHAPE), reads=("memory_limit",),
+    points=points, work=work, line=line, sets=tuple(SHAPE), reads=("memory_limit",),
+    tables=lambda rows: [parameters(rows), flops(rows), slopes(rows), memory(rows)],
 )  # fmt: skip

@@ -197,11 +197,6 @@ def noise_scale(signal: np.ndarray, noise: np.ndarray) -> Interval | None:
 DIVERGED = "diverged"
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Return the tables that there are rows for."""
-    return [table for table in (losses(rows), noise(rows), orders(rows)) if table.rows]
-
-
 def trainings(rows: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
     """Return the rows of each multiple of the batch and rule, one a seed, by size and in the order of the rules."""
     found = grouped(_measured(rows, "training"), lambda row: (row["asked"]["times"], row["asked"]["rule"]))
@@ -423,5 +418,6 @@ def line(row: Row) -> str:
 
 LARGE_BATCH = Experiment(
     name="large_batch", about="batches x1, x4, x16 at equal samples: rules for the rate, LARS, noise scale, set_epoch",
-    points=points, work=work, line=line, tables=tables, sets=("optimizer",), reads=("scale", "seeds"),
+    points=points, work=work, line=line, tables=lambda rows: [losses(rows), noise(rows), orders(rows)],
+    sets=("optimizer",), reads=("scale", "seeds"),
 )  # fmt: skip

@@ -256,10 +256,9 @@ TIMED = "s: the middle step times all steps, of trainings side by side on this m
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Return the tables that there are rows for."""
+    """Return the tables of the runs that the rows are of."""
     runs = runs_of(rows)
-    found = [measured(runs), against(runs), checkpointing(runs), ranking(runs), batches(runs), shapes(runs)]
-    return [table for table in found if table.rows]
+    return [measured(runs), against(runs), checkpointing(runs), ranking(runs), batches(runs), shapes(runs)]
 
 
 def measured(runs: Sequence[Run]) -> Table:

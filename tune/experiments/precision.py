@@ -29,10 +29,9 @@ def by_precision(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Return the tables that there are rows for."""
+    """Return the tables of each precision's rows."""
     found = by_precision(rows)
-    made = [quality_table(found), cost_table(found), against(found)]
-    return [table for table in made if table.rows]
+    return [quality_table(found), cost_table(found), against(found)]
 
 
 def figure_over_seeds(rows: Sequence[Row], name: str, form: str, factor: float = 1.0) -> str:

@@ -41,10 +41,10 @@ def ring(count: int) -> float:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Return the tables that there are rows for."""
+    """Return the tables of steps, of accumulation, and of trainings."""
     steps = steps_of(rows)
-    made = [weak(steps), strong(steps), communication(steps), bandwidth(steps), accumulation(rows)]
-    return [table for table in (*made, training(rows), start_up(rows)) if table.rows]
+    of_steps = [weak(steps), strong(steps), communication(steps), bandwidth(steps)]
+    return [*of_steps, accumulation(rows), training(rows), start_up(rows)]
 
 
 def on_several(steps: dict[tuple[int, int], Row]) -> dict[tuple[int, int], Row]:

@@ -74,10 +74,10 @@ def over_seeds(
 
 
 def final_tables(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
-    """Return the tables that an experiment ends with: its own, that of the trainings that diverged and are in no other,
-    and that of what is wrong with the published figures beside them."""
+    """Return the tables that an experiment ends with: those of its own that have rows, that of the trainings that
+    diverged and are in no other, and that of what is wrong with the published figures beside them."""
     whole = rows if experiment.diverging or experiment.work else [row for row in rows if row["valid_loss"] is not None]
-    made = experiment.tables(whole)
+    made = [table for table in experiment.tables(whole) if table.rows]
     made += [] if len(whole) == len(rows) else [diverged(rows)]
     return [*made, *(contradiction_tables(experiment.name) if made else [])]
 

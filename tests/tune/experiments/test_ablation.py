@@ -136,7 +136,6 @@ def test_effects_have_an_interval_of_several_seeds():
         assert over_seeds.startswith("-0.500 (-0.500 to -0.500) of ")
         assert (over_seeds.endswith(f" of {pairs}")) == (some is rows), "of those pairs that every seed has"
     assert "of all pairs of the report's stand in its order" in made["What each configuration learned"].note
-    assert tables([]) == []
 
 
 def test_of_equal_orders_all_pairs_agree_and_of_opposite_ones_none():

@@ -280,6 +280,11 @@ def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
         assert "--budget" not in told, "its tables and nothing else"
 
 
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
+def test_of_no_rows_there_is_no_table(experiment):
+    assert final_tables(experiment, []) == []
+
+
 def test_what_has_no_tables_is_one_line(tmp_path, capsys):
     said = dict.fromkeys((tmp_path, tmp_path / "empty"), "is no study of an experiment")
     World(tmp_path, cap=600, slots=2).journal.write_facts(settings={})

@@ -29,6 +29,7 @@ from tune.experiments.base import ExperimentSettings
 from tune.experiments.large_batch import (
     BASE_RATE,
     GRADUAL_SHARE,
+    LARGE_BATCH,
     PARTS,
     RULES,
     TIMES,
@@ -37,7 +38,6 @@ from tune.experiments.large_batch import (
     measure_noise,
     noise_scale,
     points,
-    tables,
     take_lars,
     unbiased,
     watched_learner,
@@ -181,7 +181,7 @@ def test_batches_are_multiples_in_rows_also_where_the_context_does_not_divide_th
 def test_the_noise_of_a_part_in_which_one_seed_saw_nothing_has_no_figure(rows):
     first = next(row for row in rows if row["asked"].get("rule") == "unchanged")
     seeds = [first | {"noise_scale": None, "noise_course": [None, 1.0, 1.0, 1.0, 1.0]}, first]
-    assert tables(seeds)[1].rows[0][4] == "-"
+    assert LARGE_BATCH.tables(seeds)[1].rows[0][4] == "-"
 
 
 def test_a_training_that_diverges_has_no_loss(text_data, tmp_path):
@@ -192,8 +192,8 @@ def test_a_training_that_diverges_has_no_loss(text_data, tmp_path):
 
 def test_published_figures_stand_beside(rows):
     assert all(line(row) for row in rows if "skipped" not in row) and line({"valid_loss": None}) == "diverged"
-    made = tables(rows)
-    assert len(made) == 3 and all(table.rows for table in made) and tables([]) == []
+    made = LARGE_BATCH.tables(rows)
+    assert len(made) == 3 and all(table.rows for table in made)
     beside = {cells[1]: cells[-2:] for cells in made[0].rows if cells[2] == "unchanged"}
     assert beside["x1"] == ["0.05", "61.9%"] and beside["x4"] == ["-", "-"]
 
@@ -208,11 +208,11 @@ def lost(rows: list[dict[str, Any]], **losses: float | None) -> list[dict[str, A
 
 def test_of_several_seeds_the_mean_and_its_interval(rows):
     first, second = lost(rows), lost(rows, unchanged=2.0)
-    (table, *_) = tables([*first, *second])
+    (table, *_) = LARGE_BATCH.tables([*first, *second])
     cells = {(cells[1], cells[2]): cells for cells in table.rows}
     assert cells["x4", "unchanged"][7] == with_interval(mean_interval([1.0, 2.0]), "{:.4f}")
     assert cells["x4", "linear"][7] == "1.0000 (1.0000-1.0000)"
-    (table, *_) = tables(lost(rows, linear=None))
+    (table, *_) = LARGE_BATCH.tables(lost(rows, linear=None))
     assert [cells[7] for cells in table.rows if cells[2] == "linear"] == ["diverged"]
 
 

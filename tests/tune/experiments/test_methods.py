@@ -93,7 +93,7 @@ def test_of_equal_losses_the_cheaper_is_first_and_of_equal_costs_the_better():
 def test_several_seeds_are_one_line_and_methods_are_compared_with_equal_seeds():
     rows = [method_row("full precision", seed=seed) for seed in range(3)]
     rows += [method_row("SGD", seed=seed, step_ratio=ratio) for seed, ratio in enumerate((2.5, 2.5, None))]
-    assert [len(run.rows) for run in runs_of(rows)] == [3, 3] and tables([]) == []
+    assert [len(run.rows) for run in runs_of(rows)] == [3, 3]
     first, against, *_ = tables(rows)
     assert "1.802 (1.797-1.807)" in first.rows[1]
     assert against.rows[0][:5] == ["SGD", "2.50 (2.50-2.50)", "1.00", "1.00", "+0.300 (+0.300 to +0.300)"]
