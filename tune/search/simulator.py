@@ -21,41 +21,33 @@ lesser of the two."""
 
 
 class LearningCurve(Protocol):
-    """The training of one configuration, made up or recorded."""
+    """The training of one configuration, made up or recorded.
+
+    step_seconds: seconds of a slot for one step; max_steps: steps of its own life, inf: it has no end; diverges: steps
+    after which its loss is no longer finite, inf: it stays finite; turning_steps: steps after which its loss rises,
+    inf: it only falls; report_every: steps between two reports of its loss; memory_bytes: that it takes; parameters:
+    weights of its model, 0: not known.
+
+    loss: the validation loss in nats at a constant rate; final: the same after a training of so many steps in all whose
+    last part was a decay.
+    """
 
     @property
-    def step_seconds(self) -> float:
-        """Seconds of a slot for one step."""
-
+    def step_seconds(self) -> float: ...
     @property
-    def max_steps(self) -> float:
-        """Steps of its own life; inf: it has no end."""
-
+    def max_steps(self) -> float: ...
     @property
-    def diverges(self) -> float:
-        """Steps after which its loss is no longer finite; inf: it stays finite."""
-
+    def diverges(self) -> float: ...
     @property
-    def turning_steps(self) -> float:
-        """Steps after which its loss rises; inf: it only falls."""
-
+    def turning_steps(self) -> float: ...
     @property
-    def report_every(self) -> float:
-        """Steps between two reports of its loss."""
-
+    def report_every(self) -> float: ...
     @property
-    def memory_bytes(self) -> float:
-        """Bytes of memory that it takes."""
-
+    def memory_bytes(self) -> float: ...
     @property
-    def parameters(self) -> int:
-        """Weights of its model; 0: not known."""
-
-    def loss(self, steps: float) -> float:
-        """Return the validation loss in nats at a constant rate."""
-
-    def final(self, steps: float) -> float:
-        """Return the same after a training of so many steps in all whose last part was a decay."""
+    def parameters(self) -> int: ...
+    def loss(self, steps: float) -> float: ...
+    def final(self, steps: float) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
