@@ -16,7 +16,7 @@ from model.training import checkpoint as checkpoints
 from model.training.ddp import ParallelLearner, agreement, mean_over_ranks
 from model.training.learner import Learner
 from tests.forked import FORKING
-from tune.experiments.data_parallel import FirstRankStep, gradient_distance, ready_learner
+from tune.experiments.data_parallel import first_rank_step, gradient_distance, ready_learner
 from tune.experiments.large_batch import watched_learner
 
 CPU = torch.device("cpu")
@@ -157,7 +157,7 @@ def distances(config: Config, data: Data, ways: list[dict[str, Any]]) -> list[An
 def first_rank_steps(config: Config, data: Data) -> int:
     """The steps that a rank took of three that only the first is to take."""
     made = Learner(config, data, CPU)
-    step = FirstRankStep(made)
+    step = first_rank_step(made)
     for _ in range(3):
         step()
     return made.steps

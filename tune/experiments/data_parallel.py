@@ -1,6 +1,6 @@
 """Ways to train on several devices, each compared with DistributedDataParallel's default."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -16,7 +16,7 @@ from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, least_seconds, plain_steps, undisturbed
+from tune.experiments.parallel_timing import Ways, gradient_bytes, least_seconds, plain_steps, undisturbed
 from tune.experiments.prices import rank_step_price
 from tune.experiments.tables import EMPTY_CELL, marked, noted, with_interval
 
@@ -66,18 +66,18 @@ def data_parallel(config: Config, data: Data, device: torch.device) -> Learner:
     return learner
 
 
-class FirstRankStep:
-    """Step that only the first rank takes; the others wait on their hosts, so that their devices stay free for it."""
+def first_rank_step(learner: Learner) -> Callable[[], None]:
+    """Return a step that only the first rank takes; the others wait on their hosts, so that their devices stay free for
+    it."""
+    hosts = dist.new_group(backend="gloo")
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner, self._hosts = learner, dist.new_group(backend="gloo")
-
-    def __call__(self) -> Reading:
+    def step() -> None:
         if dist.get_rank() == 0:
-            self._learner.step(0.0)
-            self._learner.synchronize()
-        dist.barrier(self._hosts)
-        return None
+            learner.step(0.0)
+            learner.synchronize()
+        dist.barrier(hosts)
+
+    return step
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -125,7 +125,7 @@ def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     here = context.config, context.data, context.device
     if asked["way"] == "DataParallel":
         other: Learner = data_parallel(*here)
-        ways: Ways = {"other": FirstRankStep(other)}
+        ways: Ways = {"other": first_rank_step(other)}
     else:
         options = {asked["way"]: asked["value"]} if "value" in asked else {}
         other = ready_learner(*here, **options)

@@ -140,7 +140,7 @@ def steps(learner: Learner) -> Ways:
         return plain_steps({"step": learner})
     size = gradient_bytes(learner)
     together = partial(dist.all_reduce, torch.zeros(size // 4, device=learner.device))
-    return {"step": _Logged(learner), "unsynced": partial(_unsynced, learner), f"all_reduce {size}": together}
+    return {"step": _logged(learner), "unsynced": partial(_unsynced, learner), f"all_reduce {size}": together}
 
 
 def plain_steps(learners: Mapping[str, Learner]) -> Ways:
@@ -151,7 +151,7 @@ def plain_steps(learners: Mapping[str, Learner]) -> Ways:
 def accumulations(learner: Learner, counts: tuple[int, ...]) -> Ways:
     """Return ways to take steps on batches so many times as large, in as many parts; gradients are communicated with
     the last one."""
-    return {f"accumulate {count}": _Accumulated(learner, count) for count in counts}
+    return {f"accumulate {count}": _accumulated(learner, count) for count in counts}
 
 
 def gradient_bytes(learner: Learner) -> int:
@@ -168,33 +168,29 @@ def _unsynced(learner: ParallelLearner) -> None:
         learner.step(0.0)
 
 
-class _Logged:
-    """Step whose readings are what DistributedDataParallel's logger says of the step before."""
+def _logged(learner: ParallelLearner) -> Callable[[], Reading]:
+    """Return a step whose readings are what DistributedDataParallel's logger says of the step before."""
+    learner.together._set_ddp_runtime_logging_sample_rate(1)
 
-    def __init__(self, learner: ParallelLearner):
-        self._learner, self._together = learner, learner.together
-        self._together._set_ddp_runtime_logging_sample_rate(1)
-
-    def __call__(self) -> Reading:
-        self._learner.step(0.0)
-        logged = self._together._get_ddp_logging_data()
+    def step() -> Reading:
+        learner.step(0.0)
+        logged = learner.together._get_ddp_logging_data()
         return {name: logged.get(key, math.nan) / 1e9 for name, key in LOGGED.items()}
 
+    return step
 
-class _Accumulated:
-    """Step on several batches in a row; its readings are of its last part."""
 
-    def __init__(self, learner: Learner, count: int):
-        self._learner, self._count = learner, count
-        config = learner.config
-        rows = count * batch_rows(config, learner.data)
-        self._batches = learner.feed(of_rows(config, learner.data, rows))
-        self._step = steps(learner)["step"]
+def _accumulated(learner: Learner, count: int) -> Callable[[], Reading]:
+    """Return a step on several batches in a row; its readings are of its last part."""
+    rows = count * batch_rows(learner.config, learner.data)
+    larger, step = learner.feed(of_rows(learner.config, learner.data, rows)), steps(learner)["step"]
 
-    def __call__(self) -> Reading:
-        learner, batches = self._learner, self._learner.batches
-        learner.batches, learner.micro_batches = self._batches, self._count
+    def accumulate() -> Reading:
+        batches = learner.batches
+        learner.batches, learner.micro_batches = larger, count
         try:
-            return self._step()
+            return step()
         finally:
             learner.batches, learner.micro_batches = batches, 1
+
+    return accumulate
