@@ -264,23 +264,12 @@ TIMES_CACHES = 4
 """How many times as large as the last cache the arrays of the copies together are."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peaks:
-    """The peaks of one device, by threads of the process that drives it, which for a GPU is one.
-
-    bytes_per_second: read and written by a copy; flops_per_second: of matrix products, by precision.
-    """
-
-    bytes_per_second: Mapping[int, float]
-    flops_per_second: Mapping[str, Mapping[int, float]]
-
-
-Found = dict[str, Peaks]
-
-
-def measure_peaks() -> Found | None:
+def measure_peaks() -> dict[str, dict[str, Any]] | None:
     """Measure the peaks of the CPU and, where there is one, the GPU, by their names. None where other processes
     disturbed each try.
+
+    Of a device: `bytes_per_second`, read and written by a copy, and `flops_per_second`, of matrix products, by
+    precision; both by threads of the process that drives it, which for a GPU is one.
 
     It changes switches of torch and of the C library, so a process that times anything else must not call it.
     """
@@ -292,18 +281,18 @@ def measure_peaks() -> Found | None:
     return None
 
 
-def _peaks() -> Found:
+def _peaks() -> dict[str, dict[str, Any]]:
     from kernels import torch_references  # seconds to import
 
     moved = min(TIMES_CACHES * last_cache_bytes(), memory_bytes() // MEMORY_SHARE)
     values = timing.in_turns(peak_contenders(moved, (ONE, ALL, GPU)))
 
-    def peaks(device: str, places: Mapping[int, str]) -> Peaks:
+    def peaks(device: str, places: Mapping[int, str]) -> dict[str, Any]:
         rates = {threads: bandwidth(values, moved, place) for threads, place in places.items()}
-        return Peaks(
-            bytes_per_second={threads: rate for threads, rate in rates.items() if rate is not None},
-            flops_per_second=torch_references.products(device, list(places)),
-        )
+        return {
+            "bytes_per_second": {threads: rate for threads, rate in rates.items() if rate is not None},
+            "flops_per_second": torch_references.products(device, list(places)),
+        }
 
     found = {cpu_name(): peaks("cpu", {1: ONE, THREADS: ALL})}
     if (gpu := torch_references.gpu_name()) is not None:

@@ -19,8 +19,8 @@ def test_copies_and_products_are_measured_by_threads(monkeypatch: pytest.MonkeyP
     found = measure_peaks()
     assert found is not None
     peaks = found[cpu_name()]
-    assert set(peaks.bytes_per_second) == {1, THREADS} == set(peaks.flops_per_second["fp32"])
-    assert min(*peaks.bytes_per_second.values(), *peaks.flops_per_second["fp32"].values()) > 0
+    assert set(peaks["bytes_per_second"]) == {1, THREADS} == set(peaks["flops_per_second"]["fp32"])
+    assert min(*peaks["bytes_per_second"].values(), *peaks["flops_per_second"]["fp32"].values()) > 0
 
 
 def test_on_a_disturbed_machine_none_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

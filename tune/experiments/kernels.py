@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -245,7 +245,7 @@ class Study:
         if found is None:
             self._say("end", "peaks: others took the machine, so none are known")
         else:
-            self.accounting.journal.write_facts(peaks={device: asdict(peaks) for device, peaks in found.items()})
+            self.accounting.journal.write_facts(peaks=found)
 
     def _lease(self, price: float, *, on_gpu: bool, beside: float = 0.0, later: float = 0.0) -> float | None:
         """Return the seconds that a task of that price may take, which leaves what is expected of `later` tasks; None:

@@ -15,7 +15,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from kernels import benchmark, timing
-from kernels.benchmark import KERNELS, Peaks
+from kernels.benchmark import KERNELS
 from kernels.kernel import THREADS
 from kernels.settings import Settings
 from tune.errors import UserError
@@ -235,7 +235,7 @@ def test_more_sizes_and_more_implementations_cost_more_and_every_kernel_has_a_pr
 def test_peaks_that_were_measured_are_paid_for_and_kept_in_the_journal(
     begin: Callable[..., Study], measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peaks = Peaks(bytes_per_second={1: 1e10}, flops_per_second={"fp32": {1: 1e11}})
+    peaks = {"bytes_per_second": {1: 1e10}, "flops_per_second": {"fp32": {1: 1e11}}}
     monkeypatch.setattr(study_of_kernels, "PEAKS_SECONDS", 15.0)
     up = Virtual(rows=lambda name: cast(Any, {"CPU": peaks}) if name == "peaks" else measured(name))
     made = begin(up, 1000.0)
