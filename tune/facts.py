@@ -21,20 +21,12 @@ from tune.settings import Settings
 from tune.store.journal import STUDY_FILE, Journal, Stopwatch
 
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
+OF_DEVICES = "kind", "slots", "share", "name", "precisions"
+OF_CORPUS = "name", "sha256", "builtin", "vocabulary", "training_tokens"
 
 
 def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: Any) -> dict[str, Any]:
     """Return the facts of a study: settings, families, cap, versions, devices, texts and commit."""
-    corpora = {
-        name: {
-            "name": each.name,
-            "sha256": each.sha256,
-            "builtin": each.builtin,
-            "vocabulary": each.vocabulary,
-            "training_tokens": each.training_tokens,
-        }
-        for name, each in data.items()
-    }
     return {
         "settings": settings.stored(),
         "families": dict(settings.families),
@@ -42,14 +34,8 @@ def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **m
         "created": time.time(),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
-        "devices": {
-            "kind": devices.kind,
-            "slots": devices.slots,
-            "share": devices.share,
-            "name": devices.name,
-            "precisions": list(devices.precisions),
-        },
-        "corpora": corpora,
+        "devices": {each: getattr(devices, each) for each in OF_DEVICES},
+        "corpora": {family: {each: getattr(corpus, each) for each in OF_CORPUS} for family, corpus in data.items()},
         "commit": git_commit(),
     } | more
 
