@@ -14,34 +14,18 @@ from tune.reports import EPOCHS_AS_NEW
 
 Data = TextData | PairData | OwnData
 
+COMMON = {
+    "context": 64, "warm_up_steps": 20, "label_smoothing": 0.0, "architecture": "modern", "optimizer": "muon",
+    "dropout_after": EPOCHS_AS_NEW,
+}  # fmt: skip
 RECIPES: dict[str, dict[str, Any]] = {
     "translation": {
-        "learning_rate": 6e-3,
-        "batch_tokens": 2048,
-        "context": 64,
-        "warm_up_steps": 20,
-        "label_smoothing": 0.0,
-        "weight_decay": 0.01,
-        "betas": (0.9, 0.98),
-        "architecture": "modern",
-        "optimizer": "muon",
-        "taps": 0,
-        "dropout_after": EPOCHS_AS_NEW,
+        **COMMON, "learning_rate": 6e-3, "batch_tokens": 2048, "weight_decay": 0.01, "betas": (0.9, 0.98), "taps": 0,
     },
     "nanogpt": {
-        "learning_rate": 4.2e-3,
-        "batch_tokens": 1536,
-        "context": 64,
-        "warm_up_steps": 20,
-        "label_smoothing": 0.0,
-        "weight_decay": 0.1,
-        "betas": (0.9, 0.99),
-        "architecture": "modern",
-        "optimizer": "muon",
-        "taps": 3,
-        "dropout_after": EPOCHS_AS_NEW,
+        **COMMON, "learning_rate": 4.2e-3, "batch_tokens": 1536, "weight_decay": 0.1, "betas": (0.9, 0.99), "taps": 3,
     },
-}
+}  # fmt: skip
 OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
     "nanogpt": {
         "learning_rate": 4e-3, "batch_tokens": 768, "warm_up_steps": 100, "optimizer": "adamw", "taps": 0,
