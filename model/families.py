@@ -257,9 +257,12 @@ BUILT_IN = tuple(FAMILIES)
 
 
 def register_family(name: str, family: Family) -> None:
-    """Register a user's own family in this process. UserError: it lacks a method, or a corpus or recipe that serves."""
+    """Register a user's own family in this process. UserError: it lacks a method, or a space, corpus or recipe that
+    serves."""
     if missing := [each for each in WRITTEN if getattr(type(family), each) is getattr(Family, each)]:
         raise UserError(f"families: {name!r} has no {missing[0]}: a family has {', '.join(WRITTEN)}; write it")
+    if not family.space:
+        raise UserError(f"families: {name!r} has no dimension in its space: write one, such as width: (64, 128)")
     if family.corpus not in CORPORA and type(family).read is Family.read:
         known = " or ".join(CORPORA)
         raise UserError(f"families: {name!r}: corpus is {family.corpus!r}: choose {known}, or write how it is read")

@@ -126,6 +126,7 @@ def test_what_cannot_serve_is_refused_in_one_line() -> None:
         ("nanogpt", {}, "'nanogpt' is taken"),
         ("a/b", {}, "'a/b' is taken or no name"),
         ("made", {"corpus": "images"}, "'made': corpus is 'images': choose text or pairs"),
+        ("made", {"space": {}}, "'made' has no dimension in its space: write"),
         ("made", {"space": {"steps": (1, 2)}}, "'made': 'steps' is a column of the journal"),
         ("made", {"space": {"a b": (1, 2)}}, "'made': 'a b' is a column of the journal, or no name"),
         ("made", {"space": {"width": ()}}, r"'made': 'width' has the values \(\)"),
