@@ -9,6 +9,7 @@ import resource
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -121,6 +122,19 @@ def test_an_experiment_without_a_ranking_has_its_own_pictures_in_its_place(tmp_p
         assert "he experiment scaling ranks no trials: " in text and f"experiment {study.folder} draws" in text
         assert f"--tables {study.folder} prints" in text and "not ranked" in text
         assert not re.search("rung completed|completed a rung|predicted yet|Half of the spending", text)
+
+
+def test_what_shows_the_trials_left_out_is_of_this_study(
+    write: Callable[..., Written], printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analysis.page.TOP", 2)
+    study, trials = write("of two words"), ["t1", "t2", "t3"]
+    for trial in trials:
+        study.trial(trial)
+        study.report(trial, 5.0)
+    (told,) = re.findall(r"and 1 more: .*rank\.py (.* --top 0)", unescape(written(study)))
+    ranked = printed(RankSettings, *shlex.split(told))
+    assert [trial for trial in trials if trial not in ranked] == []
 
 
 def test_each_figure_is_also_a_png_and_a_table(report: Path, html: str) -> None:

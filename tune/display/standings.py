@@ -3,7 +3,9 @@
 import io
 import json
 import math
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from sqlite3 import Row
 
 import numpy as np
@@ -37,7 +39,7 @@ def levels(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def ranking_table(rows: Sequence[Row]) -> str:
+def ranking_table(rows: Sequence[Row], study: Path) -> str:
     """Return one family's ranking by the quotient as Markdown. Failed trials stand last, in a table of their own."""
     ranked = [
         (
@@ -48,10 +50,10 @@ def ranking_table(rows: Sequence[Row]) -> str:
         for level, found in levels(rows).items() for number, row in enumerate(found, 1)
     ]  # fmt: skip
     columns = "level", "#", "trial", "config", "perplexity /M", "perplexity", "parameters", "bits/char", "test"
-    return "\n\n".join([_top(columns, ranked), *_broken(rows)])
+    return "\n\n".join([_top(columns, ranked, study), *_broken(rows, study)])
 
 
-def loop_ranking_table(rows: Sequence[Row], metric: Metric) -> str:
+def loop_ranking_table(rows: Sequence[Row], study: Path, metric: Metric) -> str:
     """Return the ranking of a user's loop as Markdown: its metric, and the other numbers that it reported then."""
     ranked = [row for row in rows if row["loss"] is not None]
     reported = [json.loads(row["numbers"] or "{}") for row in ranked]
@@ -62,19 +64,20 @@ def loop_ranking_table(rows: Sequence[Row], metric: Metric) -> str:
         first = str(place), row["trial"], label(json.loads(row["config"])), f"{metric.to_reported(row['loss']):.4g}"
         cells.append((*first, f"{row['steps']:,}", *others))
     heads = "#", "trial", "config", f"best {metric.name}", "steps", *names
-    return "\n\n".join([_top(heads, cells), *_broken(rows)])
+    return "\n\n".join([_top(heads, cells, study), *_broken(rows, study)])
 
 
-def _broken(rows: Sequence[Row]) -> list[str]:
+def _broken(rows: Sequence[Row], study: Path) -> list[str]:
     """Return the failed trials in a table of their own, if there are any."""
     failed = [row for row in rows if row["section"] == "failed"]
     broken = [(row["trial"], label(json.loads(row["config"])), row["reason"] or row["state"]) for row in failed]
-    return [_top(("failed or diverged", "config", "why"), broken)] if broken else []
+    return [_top(("failed or diverged", "config", "why"), broken, study)] if broken else []
 
 
-def _top(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _top(columns: Sequence[str], rows: Sequence[Sequence[str]], study: Path) -> str:
     """Return the first TOP rows as Markdown, and how many more there are."""
-    more = f"{len(rows) - TOP} more: `{script_command('analysis/rank.py')} --top 0`" if len(rows) > TOP else ""
+    rank = f"{script_command('analysis/rank.py')} {shlex.quote(str(study))} --top 0"
+    more = f"{len(rows) - TOP} more: `{rank}`" if len(rows) > TOP else ""
     return markdown(Table(title="", columns=columns, rows=rows[:TOP], note=more))
 
 

@@ -342,7 +342,8 @@ class LedgerRun:
         rows = [row for row in ranking(self._journal, by="quotient") if row["family"] == family]
         has_front = self._metric is None and any(row["level"] is not None for row in rows)
         drawn = [draw_front(family, rows)] if has_front else []
-        text = ranking_table(rows) if self._metric is None else loop_ranking_table(rows, self._metric)
+        of = rows, self._journal.folder
+        text = ranking_table(*of) if self._metric is None else loop_ranking_table(*of, self._metric)
         self._file.add(*drawn, *text_pb(f"ranking/{family}", text).value, step=step)
         self._picture_price = time.process_time() - began
         self._drawing += self._picture_price

@@ -23,7 +23,7 @@ from tests.searches import comes
 from tests.tune.display.browser import Page, browser
 from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, killed, read, trial_runs, watched
 from tests.tune.search.world import MFU, World
-from tune.display import tensorboard
+from tune.display import standings, tensorboard
 from tune.display.standings import draw_front, levels, ranking_table
 from tune.display.tensorboard import METRICS, REASONS, EventFile, TensorBoard, TrialRun, hparams_start, scalar
 from tune.facts import record_overhead
@@ -335,11 +335,18 @@ def study(tmp_path: Path) -> Written:
 
 def test_the_table_numbers_the_sound_ones_and_ends_with_the_others(study: Written) -> None:
     rows = ranking(study.journal, by="quotient")
-    sound, broken = (part.splitlines()[2:] for part in ranking_table(rows).split("\n\n"))
+    sound, broken = (part.splitlines()[2:] for part in ranking_table(rows, study.folder).split("\n\n"))
     cells = [line.strip("| ").split(" | ") for line in sound]
     assert [[*row[1:3], row[-2]] for row in cells] == [["1", "t002", "1"], ["2", "t001", "-"]]
     assert [line.split()[1] for line in broken] == list(BROKEN)
     assert draw_front("nanogpt", rows).image.encoded_image_string
+
+
+def test_what_shows_the_rows_left_out_is_of_this_study(study: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standings, "TOP", 1)
+    text = ranking_table(ranking(study.journal, by="quotient"), study.folder / "of two words")
+    told = [shlex.split(each) for each in re.findall(r"more: `.*rank\.py (.*)`", text)]
+    assert told == [[str(study.folder / "of two words"), "--top", "0"]] * 2
 
 
 def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: Path) -> None:
@@ -347,7 +354,7 @@ def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: P
     study.trial("t001", state="stopped", reason="diverged")
     study.report("t001", 3.0)
     rows = ranking(study.journal)
-    assert levels(rows) == {} and ranking_table(rows).endswith("| diverged |")
+    assert levels(rows) == {} and ranking_table(rows, study.folder).endswith("| diverged |")
 
 
 @pytest.fixture(scope="module")

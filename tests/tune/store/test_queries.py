@@ -347,7 +347,7 @@ def test_of_a_search_that_is_over_the_table_has_the_rankings_order_and_a_curve_e
         rows = [row for row in ranking(world.journal, by="quotient") if row["family"] == name]
         theirs = ranked_by_analysis(results, by="quotient")
         theirs = theirs[(theirs["family"] == name) & theirs["place"].notna()]
-        shown = [line.split(" | ")[2] for line in ranking_table(rows).split("\n\n")[0].splitlines()[2:]]
+        shown = [line.split(" | ")[2] for line in ranking_table(rows, tmp_path).split("\n\n")[0].splitlines()[2:]]
         assert shown == theirs["trial"].tolist()[: len(shown)] and shown
         for _, line in curves(results, name).data.groupby("trial"):
             assert line["perplexity"].is_monotonic_decreasing
