@@ -164,6 +164,8 @@ class PlotSettings(TableFlags):
         if self.form and self.what != "compare":
             rule = f"is of compare, which prints a table, and {self.what} draws: leave it out; each picture has its CSV"
             raise invalid(self.form, rule)
+        if self.form and self.out is not None:
+            raise invalid("out", f"'{self.out}' beside --{self.form}, which prints and draws nothing: leave it out")
 
 
 def parse_formulas(text: str) -> dict[str, Expression]:

@@ -221,6 +221,12 @@ def test_a_picture_that_is_of_no_family_takes_none(six: Written, what: str) -> N
         do(PlotSettings, [what, str(six.folder), *[str(six.folder)] * (what == "compare"), "--family", "nanogpt"])
 
 
+@pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
+def test_a_comparison_in_a_form_is_printed_and_takes_no_folder(form: str) -> None:
+    with one_line(f"^--out: 'here' beside --{form}, which .*: leave it out"):
+        do(PlotSettings, ["compare", "one", "other", f"--{form}", "--out", "here"])
+
+
 def test_spend_adds_up_and_tells_what_the_records_took(six: Written, printed: Printed) -> None:
     figures = json.loads(printed(SpendSettings, six.folder, "--json"))
     assert figures["spent"] == sum(figures["by"].values()) == 100
