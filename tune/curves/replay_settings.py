@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tune.errors import UserError
-from tune.flags import Command, flag_field, parse_each, parse_known
+from tune.flags import Command, flag_field, flag_name, invalid, parse_each, parse_known
 from tune.table_text import TableFlags
 from tune.units import duration_text, parse_bytes, parse_duration
 
@@ -80,7 +80,7 @@ def _diverge(text: str) -> float:
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings(TableFlags):
     """Settings of one replay: every scheduler on every table, budget and number of workers, once for each seed. Times
-    are seconds."""
+    are seconds. UserError: one is of our own scheduler, which is not among those to compare."""
 
     command: ClassVar[Command] = Command(
         script="tune/replay.py", does="tune.curves.replay_command:run",
@@ -144,3 +144,11 @@ class ReplaySettings(TableFlags):
         "keep rows in this file, one a line; what it has is not played again", default=None, form="FILE", parse=Path
     )
     json: bool = flag_field("rows as JSON", default=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ours = self.ablations or any(name.startswith("ration") for name in self.schedulers)
+        for name in ("patient", "learn_from"):
+            if getattr(self, name) and not ours:
+                rule = "is of our own scheduler, which --schedulers leaves out"
+                raise invalid(name, f"{rule}: add ration to it, or leave {flag_name(name)} out")

@@ -6,13 +6,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.tune.curves.made import table, write
+from tests.tune.curves.made import settings, table, write
 from tune.cli import main
 from tune.curves.replay_command import report
 from tune.curves.replay_settings import ReplaySettings
+from tune.errors import UserError
 
 
 def test_rows_are_json_and_one_a_cell(tmp_path, capsys):
@@ -183,6 +185,14 @@ def test_an_earlier_search_that_tells_nothing_is_one_line(
     assert main(ReplaySettings, ["nanogpt-shakespeare-half", "--budget", "60s", *flags]) == 2
     out, error = capsys.readouterr()
     assert out == "" and "--learn-from" in error and rule in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", [{"patient": True}, {"learn_from": Path("nanogpt-shakespeare")}])
+def test_what_is_of_our_own_scheduler_is_refused_without_it(flag: dict[str, Any]) -> None:
+    for served in ({"schedulers": ("random", "ration-front")}, {"schedulers": ("random",), "ablations": ("law",)}):
+        settings(**flag, **served)
+    with pytest.raises(UserError, match=r"^--(patient|learn-from): is of our own scheduler, .*: add ration to it"):
+        settings(**flag, schedulers=("random", "oracle"))
 
 
 def test_a_table_that_cannot_be_looked_for_is_one_line(capsys):
