@@ -268,5 +268,6 @@ def run(settings: ReplaySettings) -> int:
     elif settings.form:
         print(settings.render(shown))
     else:
-        print("\n\n".join("\n".join(screen_lines(each, sys.maxsize)) for each in shown))
+        width = Console().width if sys.stdout.isatty() else sys.maxsize
+        print("\n\n".join("\n".join(screen_lines(each, width)) for each in shown))
     return 0

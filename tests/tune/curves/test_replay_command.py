@@ -200,6 +200,20 @@ def test_a_table_that_cannot_be_looked_for_is_one_line(capsys):
     assert "cannot be read (File name too long); name a .jsonl table" in capsys.readouterr().err
 
 
+def test_on_a_terminal_no_row_is_wider_than_it_and_elsewhere_no_column_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "made.jsonl", table())
+    flags = f"{path} --budget 10%,11%,12%,13%,14%,15%,16%,17% --seeds 1 --schedulers random".split()
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(ReplaySettings, flags) == 0
+    assert "no room" not in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(ReplaySettings, flags) == 0
+    wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > 60]
+    assert wide and all(line.startswith("no room in 60 columns for: ") for line in wide)
+
+
 # --- the report: ratios are of means over the same cells
 
 
