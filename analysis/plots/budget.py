@@ -29,7 +29,7 @@ MOMENTS = 400  # points of the burn-down
 BILLS = 20  # trials with a bar of their own
 MOST_LANES = 32
 """Most lanes of the timeline, which are slots held at the same time."""
-UNREPORTED, PALE = "held, not reported yet", "#DDDDDD"
+UNREPORTED, NOT_OVER, PALE = "held, not reported yet", "not over yet", "#DDDDDD"
 NOTHING_YET = "budget: nothing was charged yet; wait for the first segment of a trial to end"
 
 
@@ -113,32 +113,37 @@ def lanes_of(slots: pd.DataFrame) -> dict[int, int]:
     as those of a device do after a resume."""
     ends: list[float] = []
     found = {}
-    for slot, (opened, closed) in slots.sort_values("opened").iterrows():
+    for slot, (opened, until) in slots.sort_values("opened").iterrows():
         lane = next((lane for lane, end in enumerate(ends) if end <= opened), len(ends))
-        ends[lane : lane + 1] = [closed]
+        ends[lane : lane + 1] = [until]
         found[slot] = lane
     return found
 
 
 def timeline(study: Study) -> Picture:
-    """Draw which slot ran what, and when: gaps are idle. UserError: nothing was charged yet."""
+    """Draw which slot ran what, and when: gaps are idle. What is not over goes as far as the burn-down. UserError:
+    nothing was charged yet."""
     leases = study.read(
         "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
     )
     last = END if study.measure.is_loop_metric else DECAY
+    level = leases["rung"].astype(float).map("rung {:.0f}".format).where(leases["purpose"] != "final", last)
     table = leases.assign(
-        level=leases["rung"].astype(float).map("rung {:.0f}".format).where(leases["purpose"] != "final", last)
+        level=level.where(leases["closed"].notna(), NOT_OVER),
+        until=leases["closed"].astype(float).fillna(slot_hold_times(study)["until"].max()),
     )
-    table = table[table["closed"].notna()]
+    table = table[table["until"] > table["opened"]]
     if table.empty:
         raise UserError(NOTHING_YET)
-    styles = level_styles(table["level"].unique())
-    lanes = table["slot"].map(lanes_of(table.groupby("slot").agg({"opened": "min", "closed": "max"})))
+    levels = table["level"].unique()
+    styles = level_styles([level for level in levels if level != NOT_OVER])
+    styles |= {NOT_OVER: (PALE, "")} if NOT_OVER in levels else {}
+    lanes = table["slot"].map(lanes_of(table.groupby("slot").agg({"opened": "min", "until": "max"})))
     shown = table[lanes < MOST_LANES]
     ticks = range(min(lanes.max() + 1, MOST_LANES))
     figure, (plot,) = new_figure(height=1.2 + 0.28 * max(len(ticks), 2))
     for (lane, level), rows in shown.groupby([lanes, "level"]):
-        spans = list(zip(rows["opened"], rows["closed"] - rows["opened"], strict=True))
+        spans = list(zip(rows["opened"], rows["until"] - rows["opened"], strict=True))
         plot.broken_barh(spans, (lane - 0.4, 0.8), color=styles[level][0], edgecolor="white", lw=0.3)
     plot.set(yticks=ticks, yticklabels=[f"slot {lane}" for lane in ticks], xlabel="wall clock of the study")
     left_out = f", {len(table) - len(shown)} on further slots left out" if len(shown) < len(table) else ""

@@ -215,6 +215,19 @@ def test_every_segment_is_drawn_though_each_run_of_a_search_has_slots_of_its_own
     assert len(plot.get_yticks()) == 12 and sum(len(bars.get_paths()) for bars in plot.collections) == 60
 
 
+def test_a_segment_that_is_not_over_is_drawn_as_far_as_the_burn_down_goes(searched: Written) -> None:
+    """Else its slot would seem idle."""
+    searched.slot(2, opened=5.0)
+    searched.lease("t001", 2, rung=0, price=1.0, opened=5.0, charged=None)
+    study = results(searched).studies[0]
+    drawn = timeline(study)
+    (plot,) = drawn.figure.axes
+    bars = [bar.get_extents() for each in plot.collections for bar in each.get_paths()]
+    assert len(bars) == len(drawn.data)
+    (held,) = [bar for bar in bars if bar.y0 < 2 < bar.y1]
+    assert (held.x0, held.x1) == pytest.approx((5.0, burn_down(study).data["seconds"].max()))
+
+
 def test_memory_that_ran_out_is_shown_beside_what_was_measured(searched: Written) -> None:
     assert "24 times measured: 1.20 times" in memory(results(searched).studies[0]).text
     searched.journal.insert("memory", {"at": 0, "trial": "t001", "micro_batches": 2, "predicted": 2**30})
