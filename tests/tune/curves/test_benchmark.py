@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.tune.curves.made import curve, played, search, settings, table
-from tune.curves import benchmark
 from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, dominated, searches
 from tune.curves.recorded import Curve, Table, load_tables
 from tune.curves.replay_settings import Amount
