@@ -48,7 +48,7 @@ class TrialRecord:
     step_seconds: median seconds of a step by which its rungs were fixed, None before that; goal: steps of its life that
     its last lease was for, None where only seconds counted; deaths: how often its process died; micro_batches: into how
     many parts its batches were cut, None before it ran; confirms: the trial whose configuration it trains anew. Of a
-    user's loop, gap: the longest seconds between two of its reports so far (0: it made none).
+    user's loop, gap: the longest seconds between two of its reports so far, or of a lease without one (0: no report).
     """
 
     family: str
@@ -261,6 +261,12 @@ class Family:
         steadily."""
         gap = record.gap if record else 0.0
         return self.cost_model.segment(trial, LEASE_RESERVE_FACTOR * gap) if gap else 0.0
+
+    @property
+    def longest_silence(self) -> float:
+        """Seconds of a lease without a report after which a loop that had reported before hangs: as many as a new trial
+        has on a new slot for its first."""
+        return SLOWER * self.gap + START_UP_MARGIN * self.cost_model.start_up
 
     def seconds_to_reserve(self, record: TrialRecord, price: float, most: float) -> float:
         """Return the seconds to reserve for a segment of this price; where its loop never reported, at least what a

@@ -165,7 +165,7 @@ class State:
             if record.confirms is None:
                 family.time(report.step_seconds)
         record.gap = max(record.gap, report.gap or 0.0)
-        family.gap = max(family.gap, record.gap)
+        family.gap = max(family.gap, report.gap or 0.0)
         if report.gap is not None and family.step_seconds is None and report.step_seconds:
             family.policy.on_life_known(family.life_steps * report.step_seconds, report.gap)
         family.step_seconds = family.step_seconds or report.step_seconds
@@ -203,8 +203,9 @@ class State:
         elif report.ended == "unmeasured":
             return "memory: ran out of it in the evaluation at its end"
         elif report.ended != "stopped" and report.numbers is not None and valid is None:
-            if not record.gap:
-                return f"error: no report within its lease of {assignment.seconds:.0f} s: report more often"
+            if not record.gap or assignment.seconds >= family.longest_silence:
+                why = "it hung" if record.gap else "report more often"
+                return f"error: no report within its lease of {assignment.seconds:.0f} s: {why}"
             # its next report takes longer than any before: it waits for a lease that is long enough
             record.gap = max(record.gap, assignment.seconds)
         elif report.ended != "stopped" and record.steps <= run.steps_before:

@@ -80,6 +80,7 @@ class Loops(Played):
                 self.raised[assignment.lease] = "error: its train raised FileNotFoundError: data.txt"
                 return now - assignment.opened
             hung = fault == "says nothing" or (fault == "hangs" and step == 7)
+            hung |= fault == "hangs once restored" and lease.checkpoint is not None
             if now >= ends or hung:
                 now = ends
                 lost = now - (began if not heard else began + sum(sum(each["seconds"].values()) for each in heard))

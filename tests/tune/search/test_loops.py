@@ -201,6 +201,21 @@ def test_a_trial_that_hung_does_not_make_the_others_dear(tmp_path: Path) -> None
     assert price < 10 < hung
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_loop_that_hangs_once_it_had_reported_fails_at_little_cost(tmp_path: Path, slots: int) -> None:
+    """What it took for that is no time between two reports: no lease is longer for it; and the journal tells of it."""
+    space = {**SPACE, "fault": choice("none", "hangs once restored")}
+    search = Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, space=space).run()
+    check(search, 2000.0)
+    hung = [row for row in search.values() if json.loads(row["config"])["fault"] != "none"]
+    assert "failed" in {row["state"] for row in hung}
+    longest = search.total("SELECT MAX(gap) FROM reports")
+    assert search.engine.families["loop"].gap == longest < 0.5 * 9 / 5 * 1.2
+    of_them = ", ".join(f"'{row['trial']}'" for row in hung)
+    assert search.total(f"SELECT TOTAL(charged) FROM leases WHERE trial IN ({of_them})") < 0.3 * 2000.0
+    assert not Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, space=space).told
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_who_reported_once_never_fails_for_want_of_time_and_keeps_its_best(tmp_path: Path, seed: int) -> None:
     """A report takes up to a third of the cap. None is given a lease too short for one, in the end or under a larger
