@@ -94,6 +94,7 @@ class Engine:
         self.stopping: str | None = None
         self.slots = Slots(slots, slots_there, self.running, accounting)
         self.silence: Callable[[], float | None] = lambda: None
+        self._silent_since = -math.inf
         self._events = 0
 
     @property
@@ -250,23 +251,31 @@ class Engine:
 
     def _wake(self) -> bool:
         """Return whether the driver slept, or was busy for longer than the cap pays for waiting workers: then workers
-        have ended themselves, and their slots are charged up to that moment."""
+        have ended themselves, and their slots are charged up to that moment.
+
+        A worker that gave no sign of life on its lease may live all the same, elsewhere or with a full disk: it holds
+        its lease until its death is heard of, or the lease is over.
+        """
         since = self.silence()
         if since is None:
             return False
+        self._silent_since = since
         with self.transaction():
             for run in self.running.values():
                 last = self.accounting.last_sign(run)
                 if last is not None and last.ended is not None:
                     self.accounting.note_gone(run, last.at, since)
-                elif last is None and not run.fresh_slot:  # its worker was yet to be told of this lease
-                    self.accounting.note_gone(run, max(run.assignment.opened, since + GRACE_SECONDS), since)
                 elif self.accounting.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
-                    self.accounting.note_gone(run, math.inf)
+                    self.accounting.note_gone(run, self._untold_until(run) if last is None else math.inf)
             while self.accounting.idle_slots:
                 self.accounting.hand_back_slept(since)
                 self._decide(None, "hand back", DRIVER_SLEPT)
         return True
+
+    def _untold_until(self, run: RunningLease) -> float:
+        """Return when the worker of a lease ended itself of which it was never told: it waited for its driver for the
+        grace. inf: it was told when it started."""
+        return math.inf if run.fresh_slot else max(run.assignment.opened, self._silent_since + GRACE_SECONDS)
 
     def _close_lost_slots(self) -> None:
         """Hand back idle slots whose machine is gone, so that they are charged no more."""
@@ -500,7 +509,7 @@ class Engine:
         reason = MACHINE_GONE if lost else DRIVER_SLEPT if slept else f"error: {HUNG}" if ended == WORKING else reason
         with self.transaction():
             if run.gone is None:
-                now = run.assignment.opened if before else self.accounting.clock()
+                now = self._untold_until(run) if before else self.accounting.clock()
                 self.accounting.note_gone(run, last.at if last and ended else now)
             self._close(run, "lost", hand_back=True)
             if not blameless:

@@ -172,8 +172,12 @@ def test_a_worker_that_was_gone_before_its_lease_began_is_not_put_down_to_the_tr
     assert world.total("SELECT TOTAL(charged) FROM leases WHERE lease = 2") == pytest.approx(0, abs=1e-6)
 
 
-def test_a_lease_of_which_its_worker_was_never_told_is_charged_for_as_long_as_that_waited(tmp_path: Path) -> None:
-    """As where a callback that hears of it is slow."""
+@pytest.mark.parametrize("slept", [3.0, 600.0])
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_lease_of_which_its_worker_was_never_told_is_charged_for_as_long_as_that_waited(
+    tmp_path: Path, asked: bool, slept: float
+) -> None:
+    """As where a callback that hears of it is slow; whether the silence is heard of before its death or with it."""
     world = World(tmp_path, cap=600, slots=1)
     sleepy = Sleepy(world, random.Random(0))
     first = world.engine.next_assignment()
@@ -184,10 +188,33 @@ def test_a_lease_of_which_its_worker_was_never_told_is_charged_for_as_long_as_th
     world.end(first)
     second = world.engine.next_assignment()
     assert second is not None and second.slot == first.slot
-    since, world.now = world.now, world.now + 3
+    since, world.now = world.now, world.now + slept
+    if asked:
+        world.engine.next_assignment()
     world.engine.on_death(second.trial, "error: ActorDiedError")
     (slot,) = world.journal.rows("SELECT closed FROM slots WHERE slot = ?", second.slot)
     assert slot["closed"] == pytest.approx(since + GRACE_SECONDS) and not world.engine.trials[second.trial].deaths
+
+
+def test_a_worker_that_hears_of_its_lease_after_its_driver_was_silent_is_charged_for_it(tmp_path: Path) -> None:
+    """As on another machine, where it waits for longer than here: so much stays reserved, and its slot stays open."""
+    world = World(tmp_path, cap=600, slots=1)
+    sleepy = Sleepy(world, random.Random(0))
+    first = world.taken()
+    world.live(first)
+    world.now += world.length(first)
+    sleepy.pulse.beat()
+    world.end(first)
+    second, left = world.taken(), world.accounting.ledger.left
+    world.now += 1
+    assert world.engine.next_assignment() is None
+    world.live(second)
+    assert second.slot == first.slot and world.accounting.ledger.left == pytest.approx(left)
+    opened, world.now = second.opened, world.now + world.length(second)
+    sleepy.pulse.beat()
+    world.end(second)
+    assert world.total("SELECT charged FROM leases WHERE lease = 2") == pytest.approx(world.now - opened)
+    assert world.accounting.idle_slots == 1 and not world.engine.trials[second.trial].deaths
 
 
 @pytest.mark.parametrize(("asked", "reported"), [(True, False), (True, True), (False, False)])
