@@ -261,8 +261,11 @@ class Accounting:
         return slot
 
     def charge(self, run: RunningLease, seconds: Mapping[str, float]) -> None:
-        """Charge what a running trial used, by what it used it for."""
+        """Charge what a running trial used, by what it used it for, but no more than its lease has lasted: processes of
+        a loop that each report tell the same seconds."""
+        held = self.clock() - run.assignment.opened
         for what, amount in seconds.items():
+            amount = min(amount, held - sum(run.charged.values()))
             charged = self._write_charge(run.assignment.slot, what, amount, run.assignment)
             run.charged[what] = run.charged.get(what, 0.0) + charged / self.ledger.share
 

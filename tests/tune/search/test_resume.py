@@ -469,13 +469,19 @@ def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last
     assert held(world, *signs) == pytest.approx(seconds)
 
 
-def test_what_a_trial_said_that_it_used_is_charged_also_where_that_is_more_than_the_clock_tells(tmp_path: Path) -> None:
-    """As of one on another machine, whose clock is another."""
+def test_after_a_kill_no_more_is_charged_than_a_slot_was_held_whatever_its_trial_says(tmp_path: Path) -> None:
+    """As two processes of one loop, which both report."""
     world = World(tmp_path, cap=600, slots=1)
     lease = world.taken()
-    world.now += 5
-    world.engine.on_report(lease.trial, Report(steps=5, tokens=5, training_seconds=0.5, seconds={"steps": 6.5}))
-    assert held(world) == pytest.approx(6.5) and world.total("SELECT MIN(seconds) FROM charges") >= 0
+    for passed in (10.0, 0.5):
+        world.now += passed
+        for _ in range(2):
+            report = Report(steps=5, tokens=5, training_seconds=0.5, seconds={"start": 0.1 * passed, "steps": passed})
+            world.engine.on_report(lease.trial, report)
+    again = World(tmp_path, cap=600, slots=1)
+    assert 10.5 <= again.spent <= 10.5 + LIVES_ON_SECONDS + 1e-6
+    assert again.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(again.spent)
+    assert again.total("SELECT MIN(seconds) FROM charges") >= 0
 
 
 def test_only_what_no_trial_was_trained_with_is_spent_beside_them(tmp_path: Path) -> None:
