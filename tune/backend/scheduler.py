@@ -198,16 +198,21 @@ class SlotKeeper(Callback):
         """End by force each trial that outstays its lease; its failure then reaches the scheduler. Also drop idle
         processes that ended while the driver slept, so that none is used again.
 
-        UserError: Ray had no device for a trial within its lease.
+        UserError: Ray had no device for a trial within its lease, and none was lost with its machine.
         """
+        waiting = [assignment.trial for assignment in self._bridge.waiting]
         for name in self._bridge.engine.overdue():
-            if name in self._bridge.killed or name not in self._bridge.known:
+            if name in self._bridge.killed or name not in self._bridge.known or name in waiting:
                 continue
             trial = self._bridge.known[name]
             started = trial.temporary_state.ray_actor is not None
             if self._kill(trial, started):
                 self._bridge.killed[name] = HUNG if started else NOT_STARTED
                 log.warning("%s outstayed its lease: its process is ended", name)
+            elif not started and self._bridge.engine.has_lost_machine(name):
+                self._bridge.killed[name] = NOT_STARTED
+                self._scheduler.controller.stop_trial(trial)
+                self._scheduler.on_trial_error(self._scheduler.controller, trial)
             elif not started:
                 with self._bridge.failing():
                     remedy = "free them or take fewer, see log.txt, and go on with --resume"

@@ -121,6 +121,10 @@ class Engine:
         late = self.accounting.clock() - OVERDUE_SECONDS
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
+    def has_lost_machine(self, trial: str) -> bool:
+        """Whether a machine is gone: fewer slots are there than when a running trial's lease was opened."""
+        return self.slots.there() < self.running[trial].there
+
     def price_of(self, name: str) -> Callable[[str | None, int], float]:
         """Return a family's prices as its policy asks for them: a function of a trial (None: a new one) and a rung."""
 
@@ -485,7 +489,7 @@ class Engine:
         it.
         """
         self._wake()
-        if self.slots.there() < self.running[trial].there:
+        if self.has_lost_machine(trial):
             self.on_death(trial, reason)
             return
         with self.transaction():
@@ -504,7 +508,7 @@ class Engine:
         run, record = self.running[trial], self.trials[trial]
         last = self.accounting.last_sign(run)
         ended, before = last and last.ended, last is None and not run.fresh_slot
-        lost, slept = self.slots.there() < run.there, ended == IDLE or before
+        lost, slept = self.has_lost_machine(trial), ended == IDLE or before
         blameless = lost or slept
         reason = MACHINE_GONE if lost else DRIVER_SLEPT if slept else f"error: {HUNG}" if ended == WORKING else reason
         with self.transaction():

@@ -11,9 +11,10 @@ import ray
 from ray.tune.experiment import Trial
 
 from model.training.checkpoint import model_resume_checkpoint
+from tests.tune.search.world import World
 from tune.backend.scheduler import NOT_STARTED, BudgetScheduler, SlotKeeper, TuneBridge
 from tune.backend.session import local_ray
-from tune.store.heartbeat import HEARTBEAT_FOLDER, write_heartbeat
+from tune.store.heartbeat import GRACE_SECONDS
 
 
 def begun(seconds: float) -> Any:
@@ -60,33 +61,36 @@ def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other(up: 
     assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
 
 
-def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
+def late(world: World, live: dict[str, Any], name: str = "t001") -> SlotKeeper:
     """Of a trial whose lease is over, and whose process Ray has not heard of yet; `live`: those that Ray began."""
-    trial = SimpleNamespace(temporary_state=SimpleNamespace(ray_actor=None), config={"assignment": {"trial": "t001"}})
-    engine = SimpleNamespace(
-        overdue=lambda: ["t001"], accounting=SimpleNamespace(journal=SimpleNamespace(folder=folder), idle_slots=0)
-    )
-    bridge = TuneBridge(engine, model_resume_checkpoint)  # type: ignore[arg-type]
-    bridge.known["t001"] = trial  # type: ignore[assignment]
-    controller = SimpleNamespace(
+    trial = SimpleNamespace(
+        temporary_state=SimpleNamespace(ray_actor=None), config={"assignment": {"trial": name}}, error_file=None,
+        status=Trial.PENDING,
+    )  # fmt: skip
+    world.now += world.engine.running[name].assignment.seconds + GRACE_SECONDS
+    bridge = TuneBridge(world.engine, world.newest)
+    bridge.known[name] = trial  # type: ignore[assignment]
+    scheduler = BudgetScheduler(bridge)
+    scheduler.controller = SimpleNamespace(
+        stop_trial=lambda each: setattr(each, "status", Trial.TERMINATED),
         _actor_cache=SimpleNamespace(num_cached_objects=0),
         _trial_to_actor=SimpleNamespace(get=lambda _: "starting"),
         _actor_manager=SimpleNamespace(
             _live_actors_to_ray_actors_resources={name: (handle, None) for name, handle in live.items()}
         ),
     )
-    return SlotKeeper(bridge, SimpleNamespace(controller=controller), slots=1)  # type: ignore[arg-type]
+    return SlotKeeper(bridge, scheduler, slots=1)
 
 
 def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_one_that_had_the_trial_before(
     up: None, tmp_path: Path
 ) -> None:
     """This process gave the trial's last sign of life: were it ended for it, no test would be left to say so."""
-    (tmp_path / HEARTBEAT_FOLDER).mkdir()
-    write_heartbeat(tmp_path, "t001", 1, 0.0)
+    world = World(tmp_path, cap=600, slots=1)
+    world.live(world.taken())
     starting = begun(600)
     waiting = starting.here.remote()
-    keeper = late(tmp_path, {"starting": starting})
+    keeper = late(world, {"starting": starting})
     keeper.on_step_begin(0, [])
     assert ray.wait([waiting], timeout=600)[0] == [waiting]
     assert keeper._bridge.killed == {"t001": NOT_STARTED}
@@ -112,7 +116,24 @@ def test_an_idle_process_goes_to_a_trial_whose_lease_does_not_pay_for_a_new_one(
 
 
 def test_where_ray_has_no_device_the_search_ends_with_one_line(tmp_path: Path) -> None:
-    keeper = late(tmp_path, {})
+    world = World(tmp_path, cap=600, slots=1)
+    world.taken()
+    keeper = late(world, {})
     with pytest.raises(ValueError, match=r"^--devices: Ray had no device for t001 [^\n]*--resume$"):
         keeper.on_step_begin(0, [])
     assert keeper._bridge.failed is not None
+
+
+def test_where_ray_has_no_device_as_its_machine_is_gone_the_trial_waits_for_another(tmp_path: Path) -> None:
+    world, there = World(tmp_path, cap=600, slots=2), 2
+    engine = world.engine
+    engine.slots.there = lambda: there
+    first, second = world.taken(), world.taken()
+    there = 1
+    keeper = late(world, {}, second.trial)
+    known = keeper._bridge.known[second.trial]
+    keeper.on_step_begin(0, [])
+    assert known.status == Trial.TERMINATED and engine.running.keys() == {first.trial}
+    assert not keeper._bridge.known and not engine.trials[second.trial].deaths
+    there = 2
+    assert world.taken().trial == second.trial
