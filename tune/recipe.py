@@ -338,7 +338,8 @@ def first_steps(warm_up_steps: float) -> float:
 
 def life_share(family: str, *, suggested: bool = True, side_by_side: bool = False) -> float:
     """Return a family's share of the last trial. suggested: the search suggests shapes that suit the family; else there
-    is more to choose from, and it is LIFE_SHARE. side_by_side: of a wall clock that is too short for one slot."""
+    is more to choose from, and it is LIFE_SHARE. side_by_side: of a wall clock that is too short for one of several
+    slots."""
     return (WALL_SHARES if side_by_side else LIFE_SHARES).get(family, LIFE_SHARE) if suggested else LIFE_SHARE
 
 

@@ -189,6 +189,7 @@ class OwnData(Stored):
     test: np.ndarray
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "vocabulary", int(self.vocabulary))  # NumPy's integers are no JSON
         if self.vocabulary > MOST_CLASSES:
             raise UserError(f"vocabulary: {self.vocabulary:,} classes: at most {MOST_CLASSES:,}; write fewer")
 

@@ -59,6 +59,7 @@ def bleu(data: Path, *, short: bool) -> Iterator[Row]:
             f"BLEU {_spread([each.beams.bleu for each in ours], 1)}",
             f"greedily {_spread([each.greedy.bleu for each in ours], 1)}",
             f"chrF {_spread([each.beams.chrf for each in ours], 1)}",
+            f"greedily {_spread([each.greedy.chrf for each in ours], 1)}",
             f"nats a token {_spread([each.test.loss for each in ours], 3)}",
             f"a word {_spread([each.test.nats_per_word for each in ours], 2)}",
             f"bits a character {_spread([each.test.bits_per_character for each in ours], 3)}")),

@@ -14,7 +14,7 @@ from model.config import OF_ARCHITECTURE, RECIPES, Config, model_config
 from model.cost.estimates import flops_per_token
 from model.families import FAMILIES
 from tests.tune.test_registry import CORE
-from tune.assembly import make_engine, shortest_rung
+from tune.assembly import frame_of, make_engine, shortest_rung
 from tune.dry_run import make_plan, plan_lines
 from tune.errors import UserError
 from tune.recipe import (
@@ -35,6 +35,7 @@ from tune.recipe import (
     set_text,
 )
 from tune.reports import EPOCHS_AS_NEW
+from tune.search.earlier import WarmStart
 from tune.search.engine import Engine
 from tune.search.forecast import Progress
 from tune.search.policy import BudgetLeft, Finish, Promote
@@ -74,6 +75,20 @@ def test_a_larger_cap_never_makes_it_smaller(family: str, kind: str, prices: Ste
     assert found[0].weights < found[-1].weights and found[0].tokens < found[-1].tokens
     for each in found:
         assert each.learning_rate >= RECIPES[family]["learning_rate"] and each.betas[1] <= RECIPES[family]["betas"][1]
+
+
+@pytest.mark.parametrize(
+    ("family", "search", "beside"), [("nanogpt", "tpe", 0.8), ("translation", "tpe", 0.7), ("nanogpt", "random", 0.7)]
+)
+def test_a_leader_has_so_much_of_a_wall_clock_in_which_others_run_beside_it(
+    family: str, search: str, beside: float
+) -> None:
+    settings = Settings(budget="1h", families=family, search=search)
+    frame = frame_of(settings, family, WarmStart(), slots=4, share=1.0, shortest=5.0)
+    assert frame.fit(600.0, 300.0).kept == pytest.approx(beside * 300)
+    alone = replace(frame, slots=1)
+    for ladder in (frame.fit(600.0), alone.fit(1200.0, deadline=600.0)):
+        assert ladder.kept == pytest.approx(life_share(family, suggested=search != "random") * 600)
 
 
 def test_a_gpu_with_hours_is_given_longer_contexts_and_larger_steps_than_a_core_with_minutes() -> None:

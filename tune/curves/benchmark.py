@@ -65,14 +65,14 @@ OF_FRONT = "ration-front"
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Searches that differ only in their seed. life: of a baseline's trials in own mode, as a share of a slot's time;
+    """Searches that differ only in their seed. max_t: of a baseline's trials in own mode, as a share of a slot's time;
     earlier: the table of a search before each, of which our own is told (None: there was none)."""
 
     table: Table
     scheduler: str
     budget: Amount
     workers: int
-    life: float = 1.0
+    max_t: float = 1.0
     earlier: Table | None = None
 
     @property
@@ -100,15 +100,15 @@ class Outcome:
     bound: float
 
 
-LIVES = (0.98, 0.95, 0.8, 0.5, 0.25, 0.125, 0.0625)
+MAX_T = (0.98, 0.95, 0.8, 0.5, 0.25, 0.125, 0.0625)
 """Shares of the time that a slot can train which the trials of a baseline may have in own mode, where their schedule
 needs an end. With the longest, a slot trains the first configuration that comes, and no other to its end."""
 
 
 def searches(cell: Cell, settings: ReplaySettings) -> list[Outcome]:
-    """Return the outcome of a search for each seed; for a baseline in own mode with the life that serves it best."""
-    lives = LIVES if cell.table.is_own_mode and not _ours(cell) else (cell.life,)
-    tried = [[search(replace(cell, life=life), settings, seed) for seed in range(settings.seeds)] for life in lives]
+    """Return the outcome of a search for each seed; for a baseline in own mode with the max_t that serves it best."""
+    shares = MAX_T if cell.table.is_own_mode and not _ours(cell) else (cell.max_t,)
+    tried = [[search(replace(cell, max_t=each), settings, seed) for seed in range(settings.seeds)] for each in shares]
     return min(tried, key=lambda outcomes: sum(outcome.regret for outcome in outcomes))
 
 
@@ -171,7 +171,7 @@ def _searched(
         )
         engine.families[FAMILY] = _family(cell, settings, curves, supply, engine, within, deadline, learned)
         need_end = cell.table.is_own_mode and not _ours(cell)
-        lived = [_lived(curve, _life_seconds(cell, settings)) for curve in curves] if need_end else curves
+        lived = [_lived(curve, _max_t_seconds(cell, settings)) for curve in curves] if need_end else curves
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
         as_loops = _ours(cell) and not cell.table.is_own_mode and cell.scheduler != OF_FRONT
         simulation = Loops if as_loops else Simulation
@@ -203,7 +203,7 @@ def _family(
     shortest = unit * step_seconds
     if cell.table.is_own_mode:  # a step stands for a second of training
         unit, step_seconds = max(curve.seconds_per_report for curve in curves), 1.0
-        steps = max(unit, _life_seconds(cell, settings))
+        steps = max(unit, _max_t_seconds(cell, settings))
         middle = _middle(curves)
         shortest = max(unit, first_steps(middle.warm_up_steps) * middle.step_seconds)
     policy: Policy
@@ -237,9 +237,9 @@ def _family(
     )  # fmt: skip
 
 
-def _life_seconds(cell: Cell, settings: ReplaySettings) -> float:
+def _max_t_seconds(cell: Cell, settings: ReplaySettings) -> float:
     """Return the seconds of training of a baseline's trial in own mode."""
-    return cell.life * (cell.cap / cell.workers - settings.start_up - settings.thaw)
+    return cell.max_t * (cell.cap / cell.workers - settings.start_up - settings.thaw)
 
 
 def _lived(curve: Curve, seconds: float) -> Curve:

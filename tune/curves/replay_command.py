@@ -209,7 +209,7 @@ def _over_all(rows: Sequence[Row]) -> TextTable:
     }
     means = [_means(rows, value) for value in columns.values()]
     lines = [[name, *(f"{each[name][0]:.2f}" for each in means)] for name in _names(rows, "scheduler")]
-    return TextTable(title="means over all cells", columns=["scheduler", *columns], rows=lines)
+    return TextTable(title="means over all cells (+- is that of a cell)", columns=["scheduler", *columns], rows=lines)
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:

@@ -264,9 +264,9 @@ class Family:
 
     @property
     def longest_silence(self) -> float:
-        """Seconds of a lease without a report after which a loop that had reported before hangs: as many as a new trial
-        has on a new slot for its first."""
-        return SLOWER * self.gap + START_UP_MARGIN * self.cost_model.start_up
+        """Seconds of a lease without a report after which a loop that had reported before hangs: twice as many as a new
+        trial has on a new slot for its first, as restoring may take long."""
+        return 2 * (SLOWER * self.gap + START_UP_MARGIN * self.cost_model.start_up)
 
     def seconds_to_reserve(self, record: TrialRecord, price: float, most: float) -> float:
         """Return the seconds to reserve for a segment of this price; where its loop never reported, at least what a

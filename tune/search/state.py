@@ -204,7 +204,7 @@ class State:
             return "memory: ran out of it in the evaluation at its end"
         elif report.ended != "stopped" and report.numbers is not None and valid is None:
             if not record.gap or assignment.seconds >= family.longest_silence:
-                why = "it hung" if record.gap else "report more often"
+                why = "it hung, or restores too slowly" if record.gap else "report more often"
                 return f"error: no report within its lease of {assignment.seconds:.0f} s: {why}"
             # its next report takes longer than any before: it waits for a lease that is long enough
             record.gap = max(record.gap, assignment.seconds)

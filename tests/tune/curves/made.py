@@ -46,10 +46,10 @@ def settings(**changes: Any) -> ReplaySettings:
 
 def search(
     made: Table, scheduler: str, *, share: float = 0.3, seed: int = 0, workers: int = 1, earlier: Table | None = None,
-    life: float = 1.0, **changes: Any,
+    max_t: float = 1.0, **changes: Any,
 ) -> Outcome:  # fmt: skip
     budget = Amount(text="", times=share)
-    cell = Cell(table=made, scheduler=scheduler, budget=budget, workers=workers, earlier=earlier, life=life)
+    cell = Cell(table=made, scheduler=scheduler, budget=budget, workers=workers, earlier=earlier, max_t=max_t)
     return benchmark.search(cell, settings(**changes), seed)
 
 

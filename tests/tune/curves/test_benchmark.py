@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.tune.curves.made import curve, played, search, settings, table
-from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, dominated, searches
+from tune.curves.benchmark import IDEAS, MAX_T, Cell, diverging, dominated, searches
 from tune.curves.recorded import Curve, Table, load_tables
 from tune.curves.replay_settings import Amount
 from tune.errors import UserError
@@ -174,15 +174,15 @@ def test_in_own_mode_the_last_segment_ends_with_the_decay_and_takes_what_was_kep
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
-def test_a_baseline_in_own_mode_has_trials_that_decay_at_the_end_of_a_life_of_theirs(workers: int) -> None:
-    """Of several lives the one that serves it best, which may be nearly all that a slot can train for."""
+def test_a_baseline_in_own_mode_has_trials_that_decay_at_their_max_t(workers: int) -> None:
+    """Of several the one that serves it best, which may be nearly all that a slot can train for."""
     (some,) = load_tables(Path("nanogpt-shakespeare-600s"))
     share, asked = 600 / some.exhaustive_seconds, settings(seeds=1)
-    tried = {life: search(some, "ray-asha", share=share, workers=workers, life=life).regret for life in LIVES}
+    tried = {each: search(some, "ray-asha", share=share, workers=workers, max_t=each).regret for each in MAX_T}
     budget = Amount(text="", times=share)
     (found,) = searches(Cell(table=some, scheduler="ray-asha", budget=budget, workers=workers), asked)
     assert found.regret == min(tried.values()) < max(tried.values())
-    engine = played(some, "ray-asha", share=share, workers=workers, life=LIVES[0])
+    engine = played(some, "ray-asha", share=share, workers=workers, max_t=MAX_T[0])
     standings = engine.families["replay"].policy.trials
     longest = max(
         record.steps * some.curves[int(record.config["curve"])].step_seconds

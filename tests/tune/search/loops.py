@@ -68,6 +68,8 @@ class Loops(Played):
         )  # fmt: skip
         lease, fault = Lease(terms, heard.append, clock=lambda: now), str(config.get("fault", "none"))
         now += START if run.fresh_slot else 0.5
+        if fault.startswith("restores for ") and lease.checkpoint is not None:
+            now += float(fault.removeprefix("restores for "))
         lease.end_setup()
         step = 0 if lease.checkpoint is None else json.loads((lease.checkpoint / "state.json").read_text())
         returned = self.at_once and lease.checkpoint is not None

@@ -216,6 +216,13 @@ def test_a_loop_that_hangs_once_it_had_reported_fails_at_little_cost(tmp_path: P
     assert not Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, space=space).told
 
 
+def test_a_loop_that_takes_longer_than_a_lease_to_restore_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
+    space = {**SPACE, "fault": choice("none", "restores for 25")}
+    search = Loops(tmp_path / "study", cap=2000.0, slots=1, gap=0.2, space=space).run()
+    check(search, 2000.0)
+    assert "failed" not in {row["state"] for row in search.values()}
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_who_reported_once_never_fails_for_want_of_time_and_keeps_its_best(tmp_path: Path, seed: int) -> None:
     """A report takes up to a third of the cap. None is given a lease too short for one, in the end or under a larger
