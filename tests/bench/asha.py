@@ -41,16 +41,16 @@ from tune.units import parse_duration
 
 REDUCTION = 2
 """The best in the replay (docs/log.md)."""
-LIFE_SHARE = 0.25
-"""Of the budget, the life of a trial that is never stopped (max_t): several may come to their ends."""
+MAX_T_SHARE = 0.25
+"""Of the budget: several trials may come to their ends."""
 GRACE_SHARE = 1 / 20
-"""Of a life."""
+"""Of max_t."""
 REPORTS = 100
-"""In a life, as far as evaluations take no more than 2 % of it: ASHA hears of a rung soon after it."""
+"""In max_t, as far as evaluations take no more than 2 % of it: ASHA hears of a rung soon after it."""
 
 
-def life(config: dict[str, Any], data: Data, seconds: float) -> None:
-    """A trial as ASHA wants it: its decay ends where its life does, and it tells its loss all the way."""
+def trial(config: dict[str, Any], data: Data, seconds: float) -> None:
+    """A trial as ASHA wants it: its decay ends at max_t, and it tells its loss all the way."""
     torch.set_num_threads(1)
     monitor.CURVE_POINTS = REPORTS
     segment = Segment(device_seconds=seconds, final=True)
@@ -106,11 +106,11 @@ def suggestions(context: SearchContext, family: str) -> Callable[[], dict[str, A
     return lambda: suggester.suggest(f"t{next(count)}")
 
 
-def search(context: SearchContext, family: str, life_share: float) -> Heard:
-    """ASHA with lives of so much of the budget until that is over; Ray itself starts beside them."""
+def search(context: SearchContext, family: str, max_t_share: float) -> Heard:
+    """ASHA with a max_t of so much of the budget until that is over; Ray itself starts beside them."""
     heard, suggest, budget = Heard(), suggestions(context, family), context.settings.budget
-    seconds = life_share * budget
-    trainable = ray.tune.with_parameters(life, data=context.data[family], seconds=seconds)
+    seconds = max_t_share * budget
+    trainable = ray.tune.with_parameters(trial, data=context.data[family], seconds=seconds)
 
     def suggested() -> dict[str, Any]:
         point = suggest()
@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--family", choices=RECIPES, required=True)
     parser.add_argument("--budget", type=parse_duration, required=True)
-    parser.add_argument("--life", type=float, default=LIFE_SHARE, help="share of the budget (default: %(default)s)")
+    parser.add_argument("--max-t", type=float, default=MAX_T_SHARE, help="share of the budget (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args(arguments)
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> int:
         translation_corpus=str(flags.data / PAIRS), text_corpus=str(flags.data / TEXT),
     )  # fmt: skip
     context = make_search_context(settings, find_devices(settings))
-    heard = search(context, flags.family, flags.life)
+    heard = search(context, flags.family, flags.max_t)
     config, report = heard.best()
     ends = sum(reports[-1]["whole_loss"] is not None for reports in heard.reports.values())
     loss, where = (report["loss"], ", before its end") if report["whole_loss"] is None else (report["whole_loss"], "")

@@ -171,11 +171,11 @@ def _searched(
         )
         engine.families[FAMILY] = _family(cell, settings, curves, supply, engine, within, deadline, learned)
         need_end = cell.table.is_own_mode and not _ours(cell)
-        lived = [_lived(curve, _max_t_seconds(cell, settings)) for curve in curves] if need_end else curves
+        ending = [_ending(curve, _max_t_seconds(cell, settings)) for curve in curves] if need_end else curves
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
         as_loops = _ours(cell) and not cell.table.is_own_mode and cell.scheduler != OF_FRONT
         simulation = Loops if as_loops else Simulation
-        simulation(engine, clock, costs, lambda trial, family, config: lived[int(config["curve"])]).run()
+        simulation(engine, clock, costs, lambda trial, family, config: ending[int(config["curve"])]).run()
         yield engine, curves, clock
 
 
@@ -242,8 +242,8 @@ def _max_t_seconds(cell: Cell, settings: ReplaySettings) -> float:
     return cell.max_t * (cell.cap / cell.workers - settings.start_up - settings.thaw)
 
 
-def _lived(curve: Curve, seconds: float) -> Curve:
-    """Return a curve with a life of its own of so many seconds, at whose end it has decayed."""
+def _ending(curve: Curve, seconds: float) -> Curve:
+    """Return a curve that ends after so many seconds of training, where it has decayed."""
     return replace(curve, losses=curve.losses[: max(1, int(seconds / curve.seconds_per_report))])
 
 

@@ -273,7 +273,7 @@ def test_a_source_of_which_nobody_can_tell_serves_as_it_was_last(tmp_path: Path)
 def test_a_familys_own_data_is_kept_with_its_shape_and_its_vocabulary() -> None:
     """Of the same bytes."""
     records = np.arange(24, dtype=np.int16)
-    for vocabulary, shape in ((24, (4, 6)), (30, (4, 6)), (30, (4, 3, 2))):
+    for vocabulary, shape in ((24, (4, 6)), (np.int64(30), (4, 6)), (30, (4, 3, 2))):
         split = records.reshape(shape)
         own = OwnData(vocabulary=vocabulary, train=split, valid=split, test=split)
         own = replace(own, sha256=own.digest())
