@@ -149,15 +149,18 @@ def predict_other_caps(
 
 class OtherCaps:
     """The prediction for one family. trials: those that may go on and that a law predicts; empty as long as there is no
-    law."""
+    law, and where a loss is not above zero, as a family of a user's own may have it: no law has such losses."""
 
     def __init__(self, policy: SuccessiveHalving, history: FamilyHistory) -> None:
         self._policy, self._behind, foretell = policy, history, policy.standings.forecast_at
+        at_rungs = (loss for each in policy.trials.values() for loss in each.losses.values())
+        self._below_zero = any(loss <= 0 for loss in (*at_rungs, *(end.loss for end in history.ends)))
         going = {name: each for name, each in policy.trials.items() if each.state != "ended" and foretell(name, 1.0)}
+        going = {} if self._below_zero else going
         self.trials = sorted([name for name, each in going.items() if not each.past_best] or going)
         ratios = [
             (math.log(end.loss / foretold[0]), foretold[1] ** -2)
-            for end in history.ends
+            for end in (() if self._below_zero else history.ends)
             if end.trial in policy.trials and (foretold := foretell(end.trial, end.tokens))
         ]
         weight = sum(weight for _, weight in ratios)
@@ -249,6 +252,8 @@ class OtherCaps:
         if len(sizes) < FEWEST_SIZES:
             rule = f"{len(sizes)} of at least {FEWEST_SIZES} were seen after their warm-up"
             return CapForecast(why=f"too few sizes for a law of losses: {rule}")
+        if self._below_zero:
+            return CapForecast(why="losses reach zero, of which no law tells")
         if not self.trials:
             return CapForecast(
                 why="no law of losses: it takes a trial seen at two rungs after its warm-up, and one to go on"

@@ -160,6 +160,16 @@ def test_before_any_trial_was_seen_twice_nothing_is_foretold() -> None:
     )
 
 
+@pytest.mark.parametrize("loss", [0.0, -0.1])
+@pytest.mark.parametrize("of", ["final", "rung = 0"])
+def test_where_a_loss_reaches_zero_nothing_is_foretold_and_that_is_why(of: str, loss: float) -> None:
+    """At a rung, or only after a decay."""
+    search = Search().run()
+    search.accounting.journal.rows(f"UPDATE reports SET valid_loss = {loss}, whole_loss = NULL WHERE {of}")
+    foretold = Search(journal=search.accounting.journal).foretold()
+    assert not foretold.rows and foretold.why == "losses reach zero, of which no law tells"
+
+
 @pytest.mark.parametrize("slots", [1, 3])
 def test_where_much_is_asked_of_an_hour_nothing_is_spent_after_the_rungs(slots: int) -> None:
     search = asking(1e9, slots=slots)
