@@ -261,7 +261,7 @@ def _ratios(implementation: Implementation, values: Values) -> dict[str, tuple[f
 
 
 TIMES_CACHES = 4
-"""How many times as large as the last cache the arrays of the copies together are."""
+"""How many times as large as the last caches the arrays of the copies on the CPU together are."""
 
 
 def measure_peaks() -> dict[str, dict[str, Any]] | None:
@@ -284,17 +284,18 @@ def measure_peaks() -> dict[str, dict[str, Any]] | None:
 def _peaks() -> dict[str, dict[str, Any]]:
     from kernels import torch_references  # seconds to import
 
-    moved = min(TIMES_CACHES * last_cache_bytes(), memory_bytes() // MEMORY_SHARE)
-    values = timing.in_turns(peak_contenders(moved, (ONE, ALL, GPU)))
+    moved, gpu = min(TIMES_CACHES * last_cache_bytes(), memory_bytes() // MEMORY_SHARE), torch_references.gpu_name()
+    on_gpu = 0 if gpu is None else torch_references.gpu_memory_bytes() // MEMORY_SHARE  # a launch is short to it
+    values = timing.in_turns(peak_contenders(moved, (ONE, ALL)) | peak_contenders(on_gpu, (GPU,)))
 
-    def peaks(device: str, places: Mapping[int, str]) -> dict[str, Any]:
+    def peaks(device: str, places: Mapping[int, str], moved: int) -> dict[str, Any]:
         rates = {threads: bandwidth(values, moved, place) for threads, place in places.items()}
         return {
             "bytes_per_second": {threads: rate for threads, rate in rates.items() if rate is not None},
             "flops_per_second": torch_references.products(device, list(places)),
         }
 
-    found = {cpu_name(): peaks("cpu", {1: ONE, THREADS: ALL})}
-    if (gpu := torch_references.gpu_name()) is not None:
-        found[gpu] = peaks("cuda", {1: GPU})
+    found = {cpu_name(): peaks("cpu", {1: ONE, THREADS: ALL}, moved)}
+    if gpu is not None:
+        found[gpu] = peaks("cuda", {1: GPU}, on_gpu)
     return found

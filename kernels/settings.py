@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,19 +20,25 @@ NAMES = (
 SMALL = (1_000, 1_000_000)
 IN_CACHE = 10_000
 ARRAYS = 3
-"""Most float64 arrays of a kernel: in the larger of the full sizes they are together four times the last cache."""
+"""Most float64 arrays of a kernel: in the larger of the full sizes they are together four times the last caches."""
 MEMORY_SHARE = 32
 """An array may take 1 / MEMORY_SHARE of the memory: beside it are the others, the reference and what checks need."""
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+CPUS = Path("/sys/devices/system/cpu")
+CACHE_FILES = "level", "size", "shared_cpu_list"
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 USUAL_LAST_CACHE = 32 << 20
 
 
 def last_cache_bytes() -> int:
-    """Return the size of the last cache as the system tells it, else 32 MiB."""
-    sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
-    known = [int(size[:-1]) * UNITS.get(size[-1], 1) for size in sizes if size[:-1].isdigit()]
-    return max(known, default=0) or USUAL_LAST_CACHE
+    """Return the bytes of all caches of the last level of the CPUs that this process may use, as the system tells them,
+    else 32 MiB: a processor may have several, each shared by some of its cores."""
+    levels: dict[int, dict[str, int]] = {}
+    for cpu in os.sched_getaffinity(0):
+        for folder in (CPUS / f"cpu{cpu}" / "cache").glob("index*"):
+            with suppress(OSError, ValueError, LookupError):  # a system that tells only some of it
+                level, size, sharers = ((folder / name).read_text().strip() for name in CACHE_FILES)
+                levels.setdefault(int(level), {})[sharers] = int(size[:-1]) * UNITS[size[-1]]
+    return sum(levels[max(levels)].values() if levels else ()) or USUAL_LAST_CACHE
 
 
 def memory_bytes() -> int:

@@ -88,6 +88,11 @@ def gpu_name() -> str | None:
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
+def gpu_memory_bytes() -> int:
+    """Return the bytes of that GPU's memory."""
+    return int(torch.cuda.get_device_properties(0).total_memory)
+
+
 def device_copies(elements: int) -> dict[str, Call]:
     """Return torch's copy of so many float64 on the GPU; nothing where torch sees no GPU."""
     if not torch.cuda.is_available():
