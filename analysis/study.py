@@ -31,6 +31,7 @@ from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, SILENCE_SECONDS
 from tune.store.journal import FACTS_QUERY, JOURNAL_FILE, connect, facts_in
 from tune.store.mirror import MIRROR_EVERY_SECONDS, is_copy
 from tune.store.queries import (
+    ENDED_TRIALS_QUERY,
     EXPERIMENT_ROWS_QUERY,
     IS_CONFIRM_TRIAL_SQL,
     PLACES_QUERY,
@@ -39,6 +40,7 @@ from tune.store.queries import (
     lasting_reports_query,
     ranking_query,
 )
+from tune.units import counted
 
 RUNS = Path("runs")
 KERNELS = "kernels"
@@ -272,6 +274,13 @@ def trained_trials(study: Study, ends: str = TRAINED_TRIALS_QUERY) -> pd.DataFra
         raise UserError(f"study: {study.name!r} has no trial that came to its end yet; go on with it")
     texts = table["family"].map(lambda family: study.corpus(family).get("training_tokens", math.nan))
     return table.assign(epochs=table["tokens"] / texts).join(config_columns(table["config"], None))
+
+
+def left_out_text(study: Study) -> str:
+    """Return a sentence on the trainings that diverged, which `trained_trials` leaves out, with a space before it;
+    nothing where none did."""
+    count = int(study.read(ENDED_TRIALS_QUERY)["valid_loss"].isna().sum())
+    return f" Left out: {counted(count, 'training')} that diverged." if count else ""
 
 
 def learning_curves(study: Study) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis import tables
-from analysis.study import Study, learning_curves, mean_curves, published, trained_trials
+from analysis.study import Study, learning_curves, left_out_text, mean_curves, published, trained_trials
 from analysis.style import (
     BLUE,
     GREEN,
@@ -71,7 +71,8 @@ def learning(study: Study, what: str, along: str) -> Picture:
     return Picture(
         name=f"{what}-{along}",
         title=f"{what.capitalize()} over {ALONG[along]}, by width",
-        text="Lines: means over seeds, on the validation split; thin: on the training split, without dropout.",
+        text="Lines: means over seeds, on the validation split; thin: on the training split, without dropout."
+        f"{left_out_text(study)}",
         figure=figure,
         data=table,
     )
@@ -154,7 +155,7 @@ def main_effects(study: Study) -> Picture:
         name="main-effects",
         title="What each dimension does to the validation loss",
         text="A line joins trainings that differ in this dimension alone, each against their mean. Beyond one nat the "
-        "axis is logarithmic.",
+        f"axis is logarithmic.{left_out_text(study)}",
         figure=figure,
         data=pd.concat(drawn, ignore_index=True),
     )
@@ -180,7 +181,7 @@ def sizes(study: Study) -> Picture:
         name="perplexity-parameters",
         title="Perplexity against parameters, here and in the report",
         text="Texts and lengths of training differ, and the report's parameters are most of all its three vocabularies "
-        "of 65,000 words, so that shapes compare and levels do not.",
+        f"of 65,000 words, so that shapes compare and levels do not.{left_out_text(study)}",
         figure=figure,
         data=table,
     )
@@ -200,7 +201,8 @@ def minutes(study: Study) -> Picture:
     return Picture(
         name="minutes-parameters",
         title="What a training takes, by size",
-        text="Equal tokens for all of one kind; devices and lengths of training differ between the two.",
+        text="Equal tokens for all of one kind; devices and lengths of training differ between the two."
+        f"{left_out_text(study)}",
         figure=figure,
         data=table,
     )
@@ -227,7 +229,7 @@ def overfitting(study: Study) -> Picture:
         name="overfitting",
         title="The same text again and again",
         text="Means over seeds. Lines: validation; dotted: training, without dropout; marked: the lowest validation "
-        "loss.",
+        f"loss.{left_out_text(study)}",
         figure=figure,
         data=table,
     )

@@ -11,7 +11,15 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from analysis import tables
-from analysis.study import Study, experiment_rows, learning_curves, mean_curves, over_seeds, trained_trials
+from analysis.study import (
+    Study,
+    experiment_rows,
+    learning_curves,
+    left_out_text,
+    mean_curves,
+    over_seeds,
+    trained_trials,
+)
 from analysis.style import (
     BLACK,
     BLUE,
@@ -91,7 +99,7 @@ def methods_scatter(study: Study) -> Picture:
     return Picture(
         name="methods",
         title="What each way to train takes, and where it ends",
-        text=f"The shapes that were trained in several ways. {OVER_SEEDS}",
+        text=f"The shapes that were trained in several ways. {OVER_SEEDS}{left_out_text(study)}",
         figure=figure,
         data=table,
     )
@@ -117,7 +125,7 @@ def shapes(study: Study) -> Picture:
     return Picture(
         name="shapes",
         title="Shapes of equal cost, and dearer ones",
-        text=f"All {way}. {OVER_SEEDS}",
+        text=f"All {way}. {OVER_SEEDS}{left_out_text(study)}",
         figure=figure,
         data=table,
     )
@@ -153,7 +161,8 @@ def precisions(study: Study) -> Picture:
     return Picture(
         name="precisions",
         title="One configuration in each precision",
-        text=f"Lines: loss while training; marks: validation loss; both means over seeds. {OVER_SEEDS}",
+        text=f"Lines: loss while training; marks: validation loss; both means over seeds. {OVER_SEEDS}"
+        f"{left_out_text(study)}",
         figure=figure,
         data=table,
     )

@@ -225,6 +225,16 @@ def test_one_method_is_no_comparison(tmp_path: Path, draw: Any) -> None:
         draw(study_of_trials(tmp_path / "methods", "methods", SEEDS))
 
 
+@pytest.mark.parametrize("name", sorted({*LISTED} - {"transfer"}))
+def test_a_seed_that_diverged_is_told_to_be_left_out(tmp_path: Path, name: str) -> None:
+    rows = DRAWN[name][0]
+    sound, lost = (study_of_trials(tmp_path / each, name, [*rows[:-1], rows[-1] | changed])
+                   for each, changed in {"sound": {}, "lost": {"valid_loss": None}}.items())  # fmt: skip
+    for draw in PICTURES[name]:
+        assert "diverged" not in draw(sound).text
+        assert draw(lost).text.endswith(" Left out: 1 training that diverged.")
+
+
 def test_stages_are_drawn_in_seconds_and_in_shares(drawn: Drawn) -> None:
     seconds, shares = (drawn("stages")[0][name] for name in ("stages-bars", "stages"))
     assert seconds.drop(columns="way").sum(axis=1).to_list() == pytest.approx([21.0, 10.5, 5.25])
