@@ -133,7 +133,8 @@ def winner(results: Results, pool: pd.DataFrame) -> pd.Series | None:
 class Answers:
     """Three answers for one family and text: the best by quotient, efficiency and perplexity, as rows of
     Results.reached, of the `among` trials that completed one level: the furthest with a fitted curve, else the furthest
-    of all, where efficiency is None.
+    of all, where efficiency is None. Of the trainings of a trial anew, with other seeds, there is none but the best of
+    all.
     """
 
     among: int
@@ -151,12 +152,13 @@ def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
     furthest_first = reached.loc[keys.sort_values(list(keys), kind="stable", na_position="last").index]
     levels = [rows for _, rows in furthest_first.groupby(LEVEL_COLUMNS, sort=False, dropna=False)]
     rows = next((rows for rows in levels if rows["efficiency"].notna().any()), levels[0])
-    curved = rows["efficiency"].notna().any()
+    curved, best = rows["efficiency"].notna().any(), results.measure.best(rows)
+    rows = rows[~rows["anew"] | (rows.index == best.name)]
     return Answers(
         among=len(rows),
         quotient=rows.loc[(rows["perplexity"] / rows["parameters"]).idxmin()],
         efficiency=rows.loc[rows["efficiency"].idxmax()] if curved else None,
-        perplexity=results.measure.best(rows),
+        perplexity=best,
     )
 
 
