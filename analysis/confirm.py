@@ -53,8 +53,11 @@ def last_comparison_lines(study: Study, family: str) -> list[str]:
         ends = f"{counts[0]} and {counts[1]} trainings with other seeds came to an end and to the test split"
         return [f"not told apart: of {one} and {other} {ends}, and it takes {FEWEST_SEEDS} each."]
     losses = [np.array([_blocks(row) for row in each.to_dict("records")]) for each in done]
-    if losses[0].shape[1:] != losses[1].shape[1:] or losses[0].shape[1] < FEWEST_BLOCKS:
+    if losses[0].shape[1:] != losses[1].shape[1:]:
         return [f"not told apart: {one} and {other} were not measured on the same blocks of the test split."]
+    if losses[0].shape[1] < FEWEST_BLOCKS:
+        rule = f"the test split is one batch, and it takes {FEWEST_BLOCKS}: write smaller ones, or use a longer text"
+        return [f"not told apart: of {one} and {other} {rule}."]
     nats, half = difference(*losses)
     trained = " and ".join(
         f"{each['steps'].mean():,.0f} steps ({tables.duration(float(each['training_seconds'].mean()))})"

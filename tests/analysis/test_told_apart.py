@@ -108,6 +108,14 @@ def test_it_is_said_in_one_line_of_the_ranking(
     assert re.search(said, line), line
 
 
+def test_of_a_test_split_of_one_batch_it_is_said_what_to_do(write: Callable[..., Written]) -> None:
+    study = write()
+    compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002]}, blocks=1)
+    (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
+    assert line.startswith("not told apart: ") and "same blocks" not in line
+    assert "is one batch, and it takes 2: write smaller ones" in line
+
+
 def test_of_several_texts_each_is_told_of_its_own_comparison(write: Callable[..., Written], printed: Printed) -> None:
     one, other = write("one", corpora={"nanogpt": {"sha256": "b" * 64, "vocabulary": 90}}), write("other")
     for study in (one, other):
