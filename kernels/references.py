@@ -1,4 +1,4 @@
-"""The same loops in C for comparison, compiled by gcc -O3 -march=native where there is a gcc."""
+"""The same loops in C for comparison, compiled by gcc with FLAGS where there is a gcc."""
 
 import ctypes
 import shutil
@@ -12,7 +12,8 @@ import numpy as np
 
 from kernels.kernel import THREADS, Bind, Call, RefusedError, UnavailableError
 
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+"""Without -fno-math-errno a root may set errno, as no other implementation does, and gcc then keeps its loop scalar."""
 # copy has plain pointers: with `restrict` gcc turns it into a call of memcpy, which is another kernel.
 SOURCE = r"""
 #include <math.h>

@@ -1,6 +1,10 @@
 """Implementations equal their references; of those that numba compiles one of each kind, as compiling takes seconds."""
 
+import platform
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -10,7 +14,7 @@ from kernels import benchmark
 from kernels.benchmark import KERNELS
 from kernels.kernel import THREADS, Implementation, UnavailableError
 from kernels.monte_carlo_pi import numba_count
-from kernels.references import library
+from kernels.references import FLAGS, SOURCE, library
 
 COMPILED = {
     *("njit", "njit-parallel", "njit-random", "vectorize", "vectorize-parallel", "streaming", "streaming-parallel"),
@@ -68,6 +72,19 @@ def test_where_no_compiled_code_can_be_loaded_c_is_skipped(monkeypatch: pytest.M
     (implementation,) = (each for each in KERNELS["scalar_add"].implementations if each.name == "c")
     fault = benchmark.build_and_check(KERNELS["scalar_add"], implementation, seed=1).fault
     assert fault == "skipped: no gcc" or re.match("skipped: .*failed to map segment", fault)
+
+
+def test_c_takes_several_roots_at_once(tmp_path: Path) -> None:
+    """Else it is no baseline for code that does."""
+    gcc = shutil.which("gcc")
+    if gcc is None or platform.machine() != "x86_64":
+        pytest.skip("no gcc for x86-64")
+    source, made = tmp_path / "kernels.c", tmp_path / "kernels.s"
+    source.write_text(SOURCE)
+    subprocess.run([gcc, *FLAGS, f"-DTHREADS={THREADS}", "-S", "-o", made, source], check=True)
+    for name in ("hypotenuse", "hypotenuse_parallel._omp_fn.0"):
+        loop = re.search(rf"^{re.escape(name)}:$(.*?)^\w", made.read_text(), re.DOTALL | re.MULTILINE)
+        assert loop is not None and "sqrtpd" in loop[1], name
 
 
 def test_without_a_gpu_every_gpu_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
