@@ -159,15 +159,15 @@ class Lease:
         before."""
         if self.over:
             raise StopLoop
-        now, loss = self._clock(), self._metric(numbers)
+        loss, known = self._metric(numbers), {name: number(value) for name, value in numbers.items()}
         self._count_steps(step)
+        now = self._clock()  # after reading the numbers: a device may still have to compute them
         self._begun, between = True, now - self._since
         self._gap, self._training = max(self._gap, between), self._training + between
         self._seconds["steps"] += between
         sound = math.isfinite(loss)
         improved = sound and loss < self._best
         self._best, self._loss = min(self._best, loss) if sound else self._best, loss
-        known = {name: number(value) for name, value in numbers.items()}
         self._numbers = {name: value for name, value in known.items() if value is not None and math.isfinite(value)}
         self._offers_few = self._offers_few or save is None
         ended = self._end_reason(now, loss)

@@ -260,6 +260,20 @@ def test_what_it_sets_up_is_its_start_and_no_training(world: World) -> None:
     assert world.heard[-1]["gap"] == 1.0
 
 
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_training_is_also_what_computes_a_number_until_it_is_read(world: World, name: str) -> None:
+    """As on a device that works on its own."""
+
+    class Computed:
+        def item(self) -> float:
+            world.now = 6.0
+            return 1.0
+
+    numbers: dict[str, Any] = {"loss": 2.0, name: Computed()}
+    world.report(**numbers)
+    assert world.heard[-1]["gap"] == world.heard[-1]["seconds"]["steps"] == 6.0
+
+
 def test_told_to_end_it_ends_at_its_next_report_and_keeps_it(world: World) -> None:
     world.report(1.0, save=saving(1))
     world.stopped = True
