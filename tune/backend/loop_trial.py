@@ -78,21 +78,25 @@ class LoopTrial(LeasedTrial):
         self._until = opened + assignment["seconds"] - LAST_SECONDS
         self._heard, self._opened = time.monotonic(), opened
         self._told: Mapping[str, Any] | None = None
-        self._stopping = False
         self._folder = place.folder / "checkpoints" / assignment["trial"]
         self._output = place.folder / output_of(assignment["trial"])
-        terms = Terms(
+        self._terms = Terms(
             trial=assignment["trial"], lease=assignment["lease"], config={**self._loop.fixed, **assignment["config"]},
             folder=str(self._folder), output=str(self._output), ends=self._until,
             metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
         )  # fmt: skip
-        if self._process is None or self._process.poll() is not None:
-            # a process that died since its last lease is not this trial's fault
+        # a process that died since its last lease is not this trial's fault
+        self._send_terms(warm=self._process is not None and self._process.poll() is None)
+
+    def _send_terms(self, *, warm: bool) -> None:
+        """Tell the loop what its lease is for; warm: in the process that served before, else in a new one."""
+        self._warm, self._stopping = warm, False
+        if not warm:
             self._end_process()
             self._start_process()
             self._send(self._loop.to_json())
-        self._send(dataclasses.asdict(terms))
+        self._send(dataclasses.asdict(self._terms))
 
     def _start_process(self) -> None:
         self._line, theirs = socket.socketpair()
@@ -112,8 +116,9 @@ class LoopTrial(LeasedTrial):
             self._line.sendall((json.dumps(message) + "\n").encode())
 
     def _next_report(self) -> Report | Mapping[str, Any]:
-        """Return the next report, or the loop's error as its process told it. If the lease ends first, the loop is
-        ended by force, and the report says so."""
+        """Return the next report, or the loop's error as its process told it. A loop that fails in a warm process
+        before it reports begins again in a new one. If the lease ends first, the loop is ended by force, and the report
+        says so."""
         while (left := self._until - time.monotonic()) > 0:
             try:
                 message = self._receive(min(left, LOOK_SECONDS))
@@ -136,6 +141,8 @@ class LoopTrial(LeasedTrial):
                 if report.ended:
                     self._close()
                 return report
+            elif "error" in message and self._warm and self._told is None:
+                self._send_terms(warm=False)  # it may do what a process can do but once
             elif "idle" not in message:
                 return message
         self._end_process()

@@ -116,6 +116,25 @@ def test_an_error_is_told_in_one_line_that_names_the_place(worker: Worker, line:
     assert "Traceback" in worker.output
 
 
+def test_a_script_may_do_what_a_process_can_do_only_once(worker: Worker) -> None:
+    source = "import multiprocessing\nmultiprocessing.set_start_method('spawn')\n"
+    source += COUNTS.replace("def train(config):", "if __name__ == '__main__':")
+    assert worker.begins(source, None, steps=5).steps == 5
+    assert worker.goes_on("t002", steps=9).steps == 9
+
+
+@pytest.mark.parametrize(("first", "begun"), [("", 2), ("ration.report(loss=1.0, step=1)", 1)])
+def test_a_loop_that_is_wrong_in_a_new_process_too_or_once_it_reported_fails(
+    worker: Worker, first: str, begun: int
+) -> None:
+    wrong = f"    if ration.current_lease().terms.trial == 't002':\n        print('begun')\n        {first}\n"
+    source = COUNTS.replace("    step = 0\n", f"{wrong}        1 / 0\n    step = 0\n", 1)
+    assert worker.begins(source, steps=5).steps == 5
+    with pytest.raises(LoopFailed, match="ZeroDivisionError"):
+        worker.goes_on("t002", steps=9)
+    assert (worker.folder / output_of("t002")).read_text().count("begun") == begun
+
+
 @pytest.mark.parametrize(("words", "end"), [(5, "word"), (500, "…")])
 def test_an_error_that_is_cut_short_says_so(tmp_path: Path, words: int, end: str) -> None:
     trace = f'Traceback:\n  File "{tmp_path}/mine.py", line 3, in train\nValueError: {" ".join(["word"] * words)}\n'
