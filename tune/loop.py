@@ -79,10 +79,10 @@ def done() -> bool:
 def report(*, step: int | None = None, save: Save | None = None, **numbers: Any) -> None:
     """Report how good the trial is now: the search's metric among `numbers`, and others, which are kept beside it.
 
-    step: steps of the trial's whole life, never fewer than before (default: one more than before); save: fills an empty
-    folder, from which `checkpoint` lets the trial go on; it is called only where it is worth its time, that of the last
-    report also after the loop has returned. ValueError: the metric is missing or no number, or the step is not whole,
-    too large, or goes back.
+    step: steps that the trial has done in its whole life, such as epoch + 1 after an epoch, never fewer than before
+    (default: one more than before); save: fills an empty folder, from which `checkpoint` lets the trial go on; it is
+    called only where it is worth its time, that of the last report also after the loop has returned. ValueError: the
+    metric is missing or no number, or the step is not whole, too large, or goes back.
     """
     if _lease is not None:
         if threading.current_thread() in _left_over:

@@ -210,8 +210,9 @@ class State:
             record.gap = max(record.gap, assignment.seconds)
         elif report.ended != "stopped" and record.steps <= run.steps_before:
             if report.numbers is not None:
-                return "price: its lease ended before its goal, and nothing new was saved"
-            if report.steps <= run.steps_before:  # else its steps were held up, and there was no time to save them
+                if assignment.checkpoint or not report.checkpoint:  # else it saved its step 0
+                    return "price: its lease ended before its goal, and nothing new was saved"
+            elif report.steps <= run.steps_before:  # else its steps were held up, and there was no time to save them
                 return "price: its lease paid for no step"
         return None
 

@@ -274,6 +274,17 @@ def test_what_a_lease_was_too_short_for_waits_for_a_longer_one(tmp_path: Path) -
     assert world.taken().seconds > 1.1 * leases[-1].seconds
 
 
+def test_a_loop_that_saves_step_0_alone_goes_on_once(tmp_path: Path) -> None:
+    """As one whose first epoch is 0; on its next lease it has done more."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: Numbered(most=1))
+    said: dict[str, Any] = {"valid": Evaluation(loss=2.0), "numbers": {"loss": 2.0}, "gap": 5.0, "ended": "lease"}
+    states = []
+    for _ in range(2):
+        world.report_after(9, **said, checkpoint=str(tmp_path / "step-0"))
+        states += [row["state"] for row in world.rows("SELECT state FROM trials")]
+    assert states == ["paused", "stopped"]
+
+
 def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2)
     assignment = world.taken()
