@@ -40,8 +40,11 @@ def hugging_face() -> Any:
             self.asked, self.extra = False, list[Path]()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """Forget what was evaluated before the training, which is of none of its steps."""
+            """Forget what was evaluated before the training, which is of none of its steps. A trainer that would save
+            only new bests saves nothing by itself, as only what is saved is reported."""
             self.found, self.asked, self.extra = {}, False, []
+            if ration.current_lease() is not None and args.save_strategy == "best":
+                args.save_strategy = type(args.save_strategy)("no")
             return control
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:

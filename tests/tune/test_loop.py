@@ -476,7 +476,9 @@ def test_a_space_that_varies_what_a_script_has_not_is_told_in_one_line(held: Wor
         loop.config(rate=2)
 
 
-def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("saves", ["steps", "best"])
+def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_path: Path, saves: str) -> None:
+    """Also where none is better than the first."""
     import transformers  # 3 s that no other test needs
 
     class Net(torch.nn.Module):
@@ -494,7 +496,8 @@ def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_
         held.holds(steps, "eval_loss")
         args = transformers.TrainingArguments(
             output_dir=str(tmp_path / "out"), eval_strategy="steps", eval_steps=2, max_steps=100, report_to=[],
-            per_device_train_batch_size=8, disable_tqdm=True, use_cpu=True,
+            per_device_train_batch_size=8, disable_tqdm=True, use_cpu=True, save_strategy=saves,
+            metric_for_best_model="loss", learning_rate=0.0,
         )  # fmt: skip
         trainer = transformers.Trainer(
             model=Net(), args=args, train_dataset=rows, eval_dataset=rows, callbacks=[hugging_face()]
