@@ -56,14 +56,16 @@ def hugging_face() -> Any:
             return control
 
         def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """Report the metrics kept, as their checkpoint is there now; the one before goes, if it is there for that
-            alone."""
+            """Report the metrics kept, as their checkpoint is there now; where it is there for that alone, it is moved
+            when it is saved, and else goes at the next."""
             if self.found:
                 place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 found, self.found = self.found, {}
+                take = shutil.move if self.asked else shutil.copy2
                 ration.report(
-                    **found, step=state.global_step, save=lambda to: shutil.copytree(place, to, dirs_exist_ok=True)
-                )
+                    **found, step=state.global_step,
+                    save=lambda to: shutil.copytree(place, to, dirs_exist_ok=True, copy_function=take),
+                )  # fmt: skip
                 for before in self.extra:
                     shutil.rmtree(before, ignore_errors=True)
                 self.asked, self.extra = False, [place] if self.asked else []
