@@ -59,6 +59,7 @@ def config(**defaults: Any) -> dict[str, Any]:
         return defaults
     if unknown := [name for name in _lease.terms.config if name not in defaults]:
         raise ValueError(f"config: the space varies {unknown[0]!r}, which has no default here: write {unknown[0]}=...")
+    _lease.asked = True
     _lease.end_setup()
     return {**defaults, **_lease.terms.config}
 
@@ -82,11 +83,15 @@ def report(*, step: int | None = None, save: Save | None = None, **numbers: Any)
     step: steps that the trial has done in its whole life, such as epoch + 1 after an epoch, never fewer than before
     (default: one more than before); save: fills an empty folder, from which `checkpoint` lets the trial go on; it is
     called only where it is worth its time, that of the last report also after the loop has returned. ValueError: the
-    metric is missing or no number, or the step is not whole, too large, or goes back.
+    metric is missing or no number; the step is not whole, too large, or goes back; or the loop does not know its
+    configuration.
     """
     if _lease is not None:
         if threading.current_thread() in _left_over:
             raise StopLoop
+        if not _lease.asked:
+            rule = "call ration.config(...) first, or name FILE:function"
+            raise ValueError(f"report: the loop never asked for its configuration: {rule}")
         _lease.report(numbers, step, save)
 
 
@@ -118,7 +123,7 @@ class Lease:
     """A trial's lease, inside the process of a user's loop; `send` sends a message to the worker outside.
 
     save_seconds: what the last checkpoint took, on this lease or the one before: by it a checkpoint is cheap or not,
-    and so much is kept back for the last one.
+    and so much is kept back for the last one; asked: whether the loop knows its configuration.
     """
 
     def __init__(
@@ -127,7 +132,7 @@ class Lease:
     ) -> None:  # fmt: skip
         self.terms, self._send, self._stopped, self._clock = terms, send, stopped, clock
         self._began = self._since = clock()
-        self._begun, self.over, self.saving = False, False, False
+        self._begun, self.over, self.saving, self.asked = False, False, False, False
         self._sent = -math.inf
         self._seconds = {"start": 0.0, "steps": 0.0, "checkpoint": 0.0}
         self._unsaved: Save | None = None

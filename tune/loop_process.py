@@ -251,6 +251,7 @@ def bind_lease_config(train: Callable[[dict[str, Any]], object]) -> Callable[[],
     def run() -> object:
         lease = current_lease()
         assert lease is not None
+        lease.asked = True
         return train(dict(lease.terms.config))
 
     return run

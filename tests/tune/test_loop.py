@@ -43,6 +43,7 @@ class World:
     def holds(self, steps: int, metric: str) -> None:
         """This process works on the next lease, which is for so many steps."""
         loop.set_current_lease(self.again(steps=steps, metric=metric))
+        loop.config(width=1)
 
     def goes_on_from(self, steps: int) -> None:
         """It ended there, and goes on from there."""
@@ -474,6 +475,16 @@ def test_a_space_that_varies_what_a_script_has_not_is_told_in_one_line(held: Wor
     assert loop.config(width=1, rate=2) == {"width": 4, "rate": 2}
     with pytest.raises(ValueError, match=r"^config: the space varies 'width', which has no default here: write wi"):
         loop.config(rate=2)
+
+
+def test_a_script_that_never_asks_for_its_configuration_is_told_so_in_one_line(held: World) -> None:
+    """All its trials would be alike."""
+    loop.set_current_lease(held.lease)
+    with pytest.raises(ValueError, match=r"^report: the loop never asked for its configuration: call [^\n]*$"):
+        loop.report(loss=1.0)
+    loop.config(width=1)
+    loop.report(loss=1.0)
+    assert len(held.heard) == 1
 
 
 @pytest.mark.parametrize("saves", ["steps", "best"])

@@ -49,7 +49,7 @@ class Worker:
 
     def loop(self, source: str, function: str | None = "train", **more: Any) -> Loop:
         file = self.code / "mine.py"
-        file.write_text(HEAD + source)
+        file.write_text(HEAD + ("" if function else "ration.config(width=1)\n") + source)
         return Loop(folder=self.code, file=file, function=function, metric=LOSS, **more)
 
     def lease_of(self, trial: str = "t001", seconds: float = 60.0, **goal: Any) -> dict[str, Any]:
