@@ -254,9 +254,11 @@ def test_a_function_of_this_session_goes_along_with_what_it_holds(worker: Worker
 
 
 @pytest.mark.parametrize("module", ["of_mine.loops.train", "of_mine.loops"])
+@pytest.mark.parametrize("named", [False, True])
 def test_a_function_of_a_package_finds_the_modules_of_its_package(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, module: str
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, module: str, named: bool
 ) -> None:
+    """Given as it is, or named in a file beside its package."""
     (package := worker.code / "of_mine" / "loops").mkdir(parents=True)
     (worker.code / "of_mine" / "net.py").write_text("class Net:\n    loss = 0.5\n")
     for file in (worker.code / "of_mine" / "__init__.py", package / "__init__.py"):
@@ -266,7 +268,8 @@ def test_a_function_of_a_package_finds_the_modules_of_its_package(
         "def train(config):\n    ration.report(loss=Net().loss, step=1)\n"
     )
     monkeypatch.syspath_prepend(worker.code)
-    train = importlib.import_module(module).train
+    (file := worker.code / "mine.py").write_text(f"from {module} import train\n")
+    train = f"{file}:train" if named else importlib.import_module(module).train
     loop = loop_of(Settings(budget="1h", train=train, space={"width": [4, 8]}, metric="loss"))
     for name in [name for name in sys.modules if name.partition(".")[0] == "of_mine"]:
         del sys.modules[name]
