@@ -81,10 +81,10 @@ def report(*, step: int | None = None, save: Save | None = None, **numbers: Any)
     """Report how good the trial is now: the search's metric among `numbers`, and others, which are kept beside it.
 
     step: steps that the trial has done in its whole life, such as epoch + 1 after an epoch, never fewer than before
-    (default: one more than before); save: fills an empty folder, from which `checkpoint` lets the trial go on; it is
-    called only where it is worth its time, that of the last report also after the loop has returned. ValueError: the
-    metric is missing or no number; the step is not whole, too large, or goes back; or the loop does not know its
-    configuration.
+    (default: one more than before); save: fills an empty folder, from which `checkpoint` lets the trial go on, and has
+    written all of it when it returns (wait for an asynchronous save); it is called only where it is worth its time,
+    that of the last report also after the loop has returned. ValueError: the metric is missing or no number; the step
+    is not whole, too large, or goes back; or the loop does not know its configuration.
     """
     if _lease is not None:
         if threading.current_thread() in _left_over:
