@@ -28,8 +28,6 @@ LOOP = "loop"
 """Name of the family of a user's training loop."""
 LONGEST_WORD = 80
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-RESERVED_NAMES = frozenset({"family", "seed", "trial", "state", "reason", "section", "rung", "step", "save"})
-"""Names that no dimension of a loop can have, as columns beside it in tables have them."""
 KEYS = ("values", "low", "high", "log", "step", "when")
 FORMS = "write a list of values, or { low = 1e-4, high = 1e-2, log = true }"
 
@@ -198,8 +196,8 @@ def make_space(given: object) -> dict[str, Dimension]:
         raise UserError("has no dimension: write one or more, such as width = [64, 128]")
     found: dict[str, Dimension] = {}
     for name, each in given.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name) or name in RESERVED_NAMES:
-            raise UserError(f"{name!r} is no name for a dimension, or taken: write another, of letters, digits and _")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise UserError(f"{name!r} is no name for a dimension: write another, of letters, digits and _")
         try:
             found[name] = dimension(each)
             _check_when(found, name)

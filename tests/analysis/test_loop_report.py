@@ -31,9 +31,9 @@ from tune.ranking import ranking as returned
 SPACE = {
     "width": integers(1, 40), "rate": floats(1e-3, 1e-1, log=True), "kind": choice("sgd", "adam", r"$\mine$ <b>"),
     "bias": choice(True, False), "momentum": floats(0.5, 0.99, when={"kind": "sgd"}), "steps": choice(1, 2),
-    "worth": choice("a", "b"),
+    "family": choice("a", "b"), "seed": choice(0, 1),
 }  # fmt: skip
-"""A dimension of each kind; the last two have names that we use too."""
+"""A dimension of each kind; the last three have names that we use too."""
 
 
 def searched(folder: Path, **asked: object) -> Loops:
@@ -138,7 +138,7 @@ def test_of_outliers_the_good_one_is_seen(tmp_path: Path, asked: str, sign: int)
 
 def test_every_kind_of_dimension_is_judged_and_drawn(results: Results, pictures: dict[str, Picture]) -> None:
     level = comparable_measurements(results, LOOP)
-    names = ["width", "rate", "kind", "bias", "momentum", "config_steps", "worth"]
+    names = ["width", "rate", "kind", "bias", "momentum", "config_steps", "config_family", "seed"]
     assert set(results.dimensions) == set(names)
     assert level["momentum"].isna().tolist() == (level["kind"] != "sgd").tolist()
     for picture in (pictures["effects"], pictures["parallel_coordinates"]):

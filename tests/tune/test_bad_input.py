@@ -324,7 +324,6 @@ SPACES = {
     "a = [1]\nwidth = { values = [1], when = { a = 2 } }": r"'width' depends on a = 2, which that never has",
     "a = { low = 1, high = 3 }\nwidth = { values = [1], when = { a = 2 } }": r"'width' depends on 'a', which is a ra",
     "'a b' = [1]": r"'a b' is no name for a dimension",
-    "trial = [1]": r"'trial' is no name for a dimension, or taken",
 }
 
 

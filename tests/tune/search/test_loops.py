@@ -106,7 +106,7 @@ def test_with_other_reports_it_is_told_first_what_takes_long(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("cut", [1, 4, 9])
 def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> None:
-    space = {**SPACE, "fault": choice("none", "never saves", "returns")}
+    space = {**SPACE, "fault": choice("none", "never saves", "returns"), "seed": choice(0, 1)}
     search = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200)
     search.run(cut)
     again = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200)
