@@ -159,7 +159,7 @@ def export(checkpoint: Path | None, folder: Path, record: dict[str, object]) -> 
 
     def fill(place: Path) -> None:
         if checkpoint is not None:
-            shutil.copytree(checkpoint, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD))
+            shutil.copytree(checkpoint, place, dirs_exist_ok=True)
         (place / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
 
     write_folder_whole(folder, fill)

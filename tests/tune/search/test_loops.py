@@ -13,6 +13,8 @@ import pytest
 
 from tests.tune.search.loops import SPACE, Loops
 from tune.display.tensorboard import TensorBoard
+from tune.loop import RECORD
+from tune.own_loop import export
 from tune.own_space import choice
 from tune.ranking import ranking
 from tune.search.resume import state_mismatch_warnings
@@ -274,3 +276,13 @@ def test_a_search_is_not_over_before_its_best_is_kept(tmp_path: Path, monkeypatc
         end(first := search())
     assert spent_at_its_end(first.folder, first.context.settings.terms) is None
     assert end(search()) is not None and (first.folder / "best-loop" / "state.json").exists()
+
+
+def test_what_is_kept_has_all_that_a_loop_saved_and_our_record(tmp_path: Path) -> None:
+    """Also a file of its own that is called as that, in a folder inside."""
+    for file in (tmp_path / "step-1" / RECORD, tmp_path / "step-1" / "model" / RECORD):
+        file.parent.mkdir()
+        file.write_text("theirs")
+    export(tmp_path / "step-1", tmp_path / "best", {"value": 1.0})
+    assert json.loads((tmp_path / "best" / RECORD).read_text()) == {"value": 1.0}
+    assert (tmp_path / "best" / "model" / RECORD).read_text() == "theirs"
