@@ -180,6 +180,7 @@ def test_kubernetes_is_asked_for_a_search_in_the_same_folder_again(tmp_path: Pat
         (container,), (volume,) = pod["spec"]["containers"], pod["spec"]["volumes"]
         assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/studies"}]
     assert cluster["authOptions"] == {"mode": "token"}
+    assert job["spec"]["submissionMode"] == "HTTPMode"  # others paste the command into another shell
     assert f"ray[tune,train]=={cluster['rayVersion']}" in (REPOSITORY / "requirements.txt").read_text()
     shell = job["spec"]["entrypoint"].replace("/studies", str(tmp_path)).replace("cd /ration", "true")
     for flag in ("--out", "--resume"):
