@@ -28,6 +28,7 @@ from tune.backend.loop_trial import LoopTrial
 from tune.backend.session import (
     capacity,
     check_folder,
+    check_loop_on_nodes,
     cluster_devices,
     join_cluster,
     keep_fewer_kernels,
@@ -43,7 +44,7 @@ from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import UserError, disk_error_as_user_error, script_command
 from tune.facts import check_same_kind, check_same_text, note_facts, record_overhead, write_facts
 from tune.machine import usable_temp_root
-from tune.own_loop import keep_best, loop_change_warnings, make_loop_context, metric_of, resume_checkpoint
+from tune.own_loop import keep_best, loop_change_warnings, loop_of, make_loop_context, metric_of, resume_checkpoint
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
 from tune.registry import pickle_families_by_value
@@ -130,6 +131,8 @@ def run_study(
         return search_on(settings, make_context, find_devices(settings), start_local_ray, None, callbacks)
     with join_cluster(settings.address):
         check_folder(settings.resume or settings.new_folder())
+        if settings.train is not None:
+            check_loop_on_nodes(loop_of(settings))
         return search_on(
             settings, make_context, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks
         )

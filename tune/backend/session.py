@@ -29,6 +29,7 @@ from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, SlotKeepe
 from tune.devices import Devices, cores_of_trial, device_properties
 from tune.errors import ROOT, UserError
 from tune.flags import invalid
+from tune.load import Loop
 from tune.machine import READY, private_folder
 from tune.search.engine import Engine
 from tune.search.resume import Newest
@@ -274,21 +275,32 @@ def check_folder(folder: Path) -> None:
     behind."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     with tempfile.NamedTemporaryFile("w", dir=place, prefix=".ration-") as file:
-        token = secrets.token_hex(8)
-        file.write(token)
+        file.write(secrets.token_hex(8))
         file.flush()
-        blind = [host for host, text in run_on_nodes(nodes(), read, file.name).items() if text != token]
-    if blind:
-        rule = "a study's folder lies on a disk that all nodes mount under one name"
-        raise invalid("out", f"'{folder}' is not seen from {', '.join(blind)}: {rule}; name such a place")
+        rule = "a study's folder lies on a disk that all nodes mount under one name; name such a place"
+        check_same("out", folder, file.name, rule)
 
 
-def read(path: str) -> str | None:
-    """Return a file's text; None: it cannot be read."""
+def check_loop_on_nodes(loop: Loop) -> None:
+    """Check that each node has the loop's file with the same text, or the folder that its process starts in. UserError:
+    one does not."""
+    place = loop.file or loop.folder
+    check_same("train", place, str(place), "each node reads its own: copy it there, with all that the loop imports")
+
+
+def check_same(setting: str, named: Path, path: str, rule: str) -> None:
+    """Check that all nodes see at a path what is seen here. UserError: one does not."""
+    here = seen(path)
+    if blind := [host for host, there in run_on_nodes(nodes(), seen, path).items() if there != here]:
+        raise invalid(setting, f"'{named}' is missing or differs on {', '.join(blind)}: {rule}")
+
+
+def seen(path: str) -> bytes | bool:
+    """Return a file's bytes, True for a folder, False for what cannot be read."""
     try:
-        return Path(path).read_text()
+        return Path(path).is_dir() or Path(path).read_bytes()
     except OSError:
-        return None
+        return False
 
 
 def nodes() -> list[dict[str, Any]]:

@@ -1,7 +1,9 @@
 """A search on a Ray cluster of two real nodes on this machine, and what is asked of each node before."""
 
 import os
+import re
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from tests.tune.test_own_search import TRAIN
 from tune.backend import session
 from tune.search.engine import MACHINE_GONE
 from tune.settings import Settings
-from tune.study import slots_there
+from tune.study import run_study, slots_there
 
 TRAINS = "SELECT COUNT(*) FROM leases WHERE closed IS NULL AND trial IN (SELECT trial FROM reports)"
 
@@ -54,9 +56,37 @@ def test_a_place_that_a_node_does_not_see_is_refused_and_nothing_is_left(
 
     monkeypatch.setattr(session, "nodes", list)
     monkeypatch.setattr(session, "run_on_nodes", on_each)
-    with pytest.raises(ValueError, match=r"^--out: .*study' is not seen from there \(10\.0\.0\.2:1\)[^\n]*$"):
+    with pytest.raises(ValueError, match=r"^--out: .*study' is missing or differs on there \(10\.0\.0\.2:1\)[^\n]*$"):
         session.check_folder(tmp_path / "runs" / "study")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("there", [b"import older_copy", False])
+@pytest.mark.parametrize("of_session", [True, False])
+def test_a_loop_that_a_node_does_not_have_or_has_otherwise_is_refused_before_anything_is_written(
+    there: bytes | bool, of_session: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of this session starts in a folder that all have."""
+    (file := tmp_path / "train.py").write_text(TRAIN)
+    loop = str(Path(__file__).parents[3] if of_session else file)
+
+    def on_each(nodes: Any, function: Any, *arguments: Any) -> dict[str, Any]:
+        here = function(*arguments)
+        return {"here (10.0.0.1:1)": here, "there (10.0.0.2:1)": there if arguments[0] == loop else here}
+
+    monkeypatch.setattr(session, "nodes", list)
+    monkeypatch.setattr(session, "run_on_nodes", on_each)
+    monkeypatch.setattr("tune.study.join_cluster", lambda address: nullcontext())
+    train: Any = trains if of_session else f"{file}:train"
+    space: Any = {"width": [4, 8]}
+    asked = Settings(budget=LONG, train=train, space=space, metric="loss", address="first:1", out=tmp_path / "study")
+    with pytest.raises(ValueError, match=rf"^--train: '{re.escape(loop)}' is missing or differs on there \(10"):
+        run_study(asked)
+    assert os.listdir(tmp_path) == ["train.py"]
+
+
+def trains(config: Any) -> None:
+    """A loop, as far as it is asked for."""
 
 
 def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
