@@ -254,7 +254,7 @@ def cluster_devices(settings: Settings) -> Devices:
     if not there:
         rule = "no node of that cluster has a GPU or a CPU core to give"
         raise invalid("address", f"'{settings.address}': {rule}: start one that has, or wait until it has joined")
-    properties = run_on_nodes(there, device_properties, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
+    properties = run_on_nodes(there, device_properties, kind)
     first, *others = properties.values()
     cores_each = cores_of_trial(settings, kind, capacity(kind))
     if not capacity(kind, cores_each):
@@ -323,16 +323,12 @@ def capacity(kind: str, each: int = 1) -> int:
     return sum(int(node["Resources"].get(RAY_RESOURCES[kind], 0)) // each for node in nodes())
 
 
-def run_on_nodes(
-    there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any, **needs: Any
-) -> dict[str, Any]:
-    """Return what a function returns on each of these nodes, by the node's name and address. UserError: one is
-    silent."""
-    remote = ray.remote(function)
+def run_on_nodes(there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """Return what a function returns on each of these nodes, by the node's name and address. It waits for no device, as
+    other jobs may hold all of a node's; but it sees its GPUs. UserError: one is silent."""
+    remote = ray.remote(num_cpus=0)(function)
     pinned = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in there]
-    asked = [
-        remote.options(scheduling_strategy=each, **({"num_cpus": 0} | needs)).remote(*arguments) for each in pinned
-    ]
+    asked = [remote.options(scheduling_strategy=each).remote(*arguments) for each in pinned]
     names = ["{NodeManagerHostname} ({NodeManagerAddress}:{NodeManagerPort})".format(**node) for node in there]
     answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_SECONDS)
     if silent := [name for name, each in zip(names, asked, strict=True) if each not in answered]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from tests.searches import LONG
 from tests.soak.accounts import adds_up, number, rows
@@ -87,6 +88,22 @@ def test_a_loop_that_a_node_does_not_have_or_has_otherwise_is_refused_before_any
 
 def trains(config: Any) -> None:
     """A loop, as far as it is asked for."""
+
+
+def test_devices_are_told_of_though_another_job_holds_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(kind: str) -> dict[str, Any]:
+        return {"model": kind, "processor": "A", "precisions": ("fp32",), "memory_bytes": 8}
+
+    class Job:
+        def begun(self) -> bool:
+            return True
+
+    monkeypatch.setattr(session, "device_properties", told)
+    with session.local_ray(cpus=1, gpus=1):
+        other = ray.remote(num_cpus=1, num_gpus=1)(Job).remote()
+        assert ray.get(other.begun.remote())
+        found = session.cluster_devices(Settings(budget=600))
+    assert (found.slots, found.model) == (1, "cuda")
 
 
 def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
