@@ -1,6 +1,7 @@
 """The batch script for Slurm under bash: the driver is told of the end and waited for, and the next job goes on."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -51,7 +52,7 @@ class Job:
 
     def starts(self, *flags: str, nodes: int = 1) -> subprocess.Popen[bytes]:
         """The job, its driver at work."""
-        slurm = {"SUBMIT_DIR": self.folder, "JOB_NAME": "one", "JOB_ID": 7, "JOB_NUM_NODES": nodes}
+        slurm = {"SUBMIT_DIR": self.folder, "JOB_NAME": "one", "JOB_ID": 7, "JOB_NUM_NODES": nodes, "CPUS_PER_TASK": 8}
         environment = os.environ | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
         environment |= {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "SLURMD_NODENAME": "first"}
         words = ["bash", str(SCRIPT), *flags]
@@ -123,3 +124,4 @@ def test_several_nodes_are_joined_under_one_token_before_the_search_begins(job: 
     assert started[0].startswith("start --head")
     address = job.read("flags").split()[-1]
     assert f"--address={address}" in started[1] and address.endswith(":20007")
+    assert all(re.search(r" --num-cpus=8\b.* --block$", each) for each in started), "the job's, not all of a machine"
