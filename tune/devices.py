@@ -35,7 +35,8 @@ class Devices:
     each trial has.
 
     model: a device's name; processor: the same, or the CPU's model: prices learned from earlier studies hold for the
-    same one; precisions: those that all devices do natively; memory_bytes: of a GPU; cores: CPU cores.
+    same one; precisions: those that all devices do natively; memory_bytes: of a GPU; cores: CPU cores, on a cluster
+    of GPUs as many for each as on the node with the fewest.
     """
 
     kind: str

@@ -148,7 +148,7 @@ def start_local_ray(context: SearchContext) -> AbstractContextManager[None]:
 
 def slots_there(devices: Devices) -> int:
     """Return how many slots of these devices a cluster has just now."""
-    return devices.trials_each * capacity(devices.kind, devices.cores_each)
+    return capacity(devices.kind, devices.cores_each, devices.trials_each)
 
 
 def search_on(

@@ -211,7 +211,6 @@ REACHED_SECONDS = 1.0
 """Seconds in which a node must accept a connection, else it counts as lost."""
 SENT_PACKAGES = [str(ROOT / name) for name in ("tune", "model")]
 """Packages that are sent to the nodes."""
-RAY_RESOURCES = {"cuda": "GPU", "cpu": "CPU"}
 
 
 @contextmanager
@@ -249,20 +248,23 @@ def check_answers(address: str) -> None:
 def cluster_devices(settings: Settings) -> Devices:
     """Return the GPUs of all nodes, or their CPUs where there are none. UserError: there are not as many as asked for,
     or none, no node has a trial's cores, or a node is silent."""
-    kind = "cuda" if capacity("cuda") else "cpu"
-    there = [node for node in nodes() if node["Resources"].get(RAY_RESOURCES[kind])]
+    kind = "cuda" if any(node["Resources"].get("GPU") for node in nodes()) else "cpu"
+    there = [node for node in nodes() if node_slots(node, kind)]
     if not there:
-        rule = "no node of that cluster has a GPU or a CPU core to give"
-        raise invalid("address", f"'{settings.address}': {rule}: start one that has, or wait until it has joined")
+        what = "a GPU with a CPU core beside it" if kind == "cuda" else "a GPU or a CPU core to give"
+        rule = f"no node of that cluster has {what}: start one that has, or wait until it has joined"
+        raise invalid("address", f"'{settings.address}': {rule}")
     properties = run_on_nodes(there, device_properties, kind)
     first, *others = properties.values()
     cores_each = cores_of_trial(settings, kind, capacity(kind))
     if not capacity(kind, cores_each):
-        most = max(int(node["Resources"][RAY_RESOURCES[kind]]) for node in there)
+        most = max(int(node["Resources"]["CPU"]) for node in there)
         raise invalid("cores_per_trial", f"'{cores_each}' is more than any node has: write at most {most}")
+    count = settings.slots(cores_each * capacity(kind, cores_each))
+    has = [node["Resources"] for node in there]
+    cores = capacity("cpu") if kind == "cpu" else count * min(int(each["CPU"] // each["GPU"]) for each in has)
     return Devices(
-        kind=kind, count=settings.slots(cores_each * capacity(kind, cores_each)), cores=capacity("cpu"),
-        cores_each=cores_each,
+        kind=kind, count=count, cores=cores, cores_each=cores_each,
         model=" or ".join(sorted({each["model"] for each in properties.values()})),
         processor=" or ".join(sorted({each["processor"] for each in properties.values()})),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
@@ -318,9 +320,15 @@ def is_reachable(node: dict[str, Any]) -> bool:
         return False
 
 
-def capacity(kind: str, each: int = 1) -> int:
-    """Return how many devices of a kind all living nodes have; or how many groups of `each` that lie on one node."""
-    return sum(int(node["Resources"].get(RAY_RESOURCES[kind], 0)) // each for node in nodes())
+def capacity(kind: str, cores_each: int = 1, trials_each: int = 1) -> int:
+    """Return how many trials all living nodes have room for, each on so many cores, or so many on each GPU."""
+    return sum(node_slots(node, kind, cores_each, trials_each) for node in nodes())
+
+
+def node_slots(node: dict[str, Any], kind: str, cores_each: int = 1, trials_each: int = 1) -> int:
+    """Return how many trials Ray can place on a node at once: each takes its cores, on a GPU too."""
+    cores, gpus = (int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU"))
+    return min(cores // cores_each, gpus * trials_each if kind == "cuda" else cores)
 
 
 def run_on_nodes(there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:

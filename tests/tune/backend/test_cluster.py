@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,25 @@ def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: 
     told.clear()
     with pytest.raises(ValueError, match=r"^--address: '[^\n]*': no node of that cluster has a GPU or a CPU core"):
         session.cluster_devices(Settings(budget=600, address="10.0.0.1:6379"))
+
+
+def test_a_gpu_is_a_slot_only_with_a_core_of_its_node_and_is_shared_by_no_more_than_that_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A trial that Ray has no place for would wait for one to the end of its lease, and the search would end."""
+    gpu = {"model": "GPU", "processor": "GPU", "precisions": ("fp32",), "memory_bytes": 80_000_000_000}
+    living = [{"Resources": {"GPU": 1.0, "CPU": 0.0}}, {"Resources": {"GPU": 1.0}}]
+    monkeypatch.setattr(session, "nodes", lambda: living)
+    monkeypatch.setattr(session, "run_on_nodes", lambda nodes, *_: {str(node): gpu for node in nodes})
+    with pytest.raises(ValueError, match=r"^--address: '[^\n]*': no node of that cluster has a GPU with a CPU core"):
+        session.cluster_devices(Settings(budget=600, address="10.0.0.1:6379"))
+    living.append({"Resources": {"GPU": 1.0, "CPU": 8.0}})
+    found = session.cluster_devices(Settings(budget=600))
+    assert (found.kind, found.slots, slots_there(found)) == ("cuda", 1, 1)
+    living.append({"Resources": {"GPU": 2.0, "CPU": 64.0}})
+    shared = Settings(budget=600, trials_per_gpu=16)
+    with pytest.raises(ValueError, match=r"^--trials-per-gpu: '16' is more than the 8 CPU cores"):
+        session.cluster_devices(shared).with_sharing(shared, 1e9)
+    forced = replace(shared, oversubscribe=True)
+    found = session.cluster_devices(forced).with_sharing(forced, 1e9)
+    assert (found.slots, slots_there(found)) == (3 * 16, 8 + 2 * 16)
