@@ -32,13 +32,14 @@ from tune.winners import decoding_seconds
 
 def make_engine(
     context: SearchContext, journal: Journal, listeners: list[Listener], *,
-    slots_there: Callable[[], int] | None = None, now: Callable[[], float] = time.monotonic,
+    slots_there: Callable[[], frozenset[str]] | None = None, now: Callable[[], float] = time.monotonic,
     elapsed: float | None = None,
 ) -> Engine:  # fmt: skip
     """Return the search engine with its ledger and families, on a clock that goes on where the journal ends.
 
-    slots_there: returns how many slots there are just now, where some may be lost; now: the clock in seconds that
-    drives the engine's; elapsed: seconds since the study began, whether or not it ran (None: by the real clock)."""
+    slots_there: returns names of the slots that there are just now, where some may be lost; now: the clock in seconds
+    that drives the engine's; elapsed: seconds since the study began, whether or not it ran (None: by the real clock).
+    """
     charge_probe(journal, context.probed)
     settings, begun, before, terms = context.settings, now(), last_moment(journal), agreed_terms(journal)
     age = age_of(journal, time.monotonic() - context.begun) if elapsed is None else elapsed

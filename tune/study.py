@@ -26,7 +26,6 @@ from tune.assembly import make_engine, make_trial_environment
 from tune.backend.leased import STOP_FILE
 from tune.backend.loop_trial import LoopTrial
 from tune.backend.session import (
-    capacity,
     check_folder,
     check_loop_on_nodes,
     cluster_devices,
@@ -34,6 +33,7 @@ from tune.backend.session import (
     keep_fewer_kernels,
     local_ray,
     run_trials,
+    slot_names,
 )
 from tune.backend.trainable import TrainingTrial
 from tune.devices import Devices, find_devices
@@ -146,18 +146,18 @@ def start_local_ray(context: SearchContext) -> AbstractContextManager[None]:
     return local_ray(devices.slots * devices.cores_each, devices.gpus, preload=preload)
 
 
-def slots_there(devices: Devices) -> int:
-    """Return how many slots of these devices a cluster has just now."""
-    return capacity(devices.kind, devices.cores_each, devices.trials_each)
+def slots_there(devices: Devices) -> frozenset[str]:
+    """Return the names of the slots of these devices that a cluster has just now."""
+    return slot_names(devices.kind, devices.cores_each, devices.trials_each)
 
 
 def search_on(
     settings: Settings, make_context: ContextMaker, devices: Devices,
-    up: Callable[[SearchContext], AbstractContextManager[None]], there: Callable[[Devices], int] | None,
+    up: Callable[[SearchContext], AbstractContextManager[None]], there: Callable[[Devices], frozenset[str]] | None,
     callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
-    """Run a search on these devices. up: makes a Ray while trials run; there: how many slots there are just now, where
-    some may be lost."""
+    """Run a search on these devices. up: makes a Ray while trials run; there: names of the slots that there are just
+    now, where some may be lost."""
     context = make_context(settings, devices)
     ray, kept = up(context), partial(there, context.devices) if there else None
     with study_folder(context.settings, context.facts()) as (study, stop_signal):
@@ -181,8 +181,8 @@ def study_folder(settings: Settings, facts: Mapping[str, Any]) -> Iterator[tuple
 
 
 def conduct(
-    context: SearchContext, study: Path, up: AbstractContextManager[None], slots_there: Callable[[], int] | None,
-    stop_signal: StopSignal, callbacks: Sequence[Listener],
+    context: SearchContext, study: Path, up: AbstractContextManager[None],
+    slots_there: Callable[[], frozenset[str]] | None, stop_signal: StopSignal, callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
     """Run a search on its context, in its new folder or the one that it resumes, until it ends or is told to."""
     settings, devices, data = context.settings, context.devices, context.data

@@ -256,13 +256,13 @@ def cluster_devices(settings: Settings) -> Devices:
         raise invalid("address", f"'{settings.address}': {rule}")
     properties = run_on_nodes(there, device_properties, kind)
     first, *others = properties.values()
-    cores_each = cores_of_trial(settings, kind, capacity(kind))
-    if not capacity(kind, cores_each):
+    cores_each = cores_of_trial(settings, kind, len(slot_names(kind)))
+    if not (slots := len(slot_names(kind, cores_each))):
         most = max(int(node["Resources"]["CPU"]) for node in there)
         raise invalid("cores_per_trial", f"'{cores_each}' is more than any node has: write at most {most}")
-    count = settings.slots(cores_each * capacity(kind, cores_each))
+    count = settings.slots(cores_each * slots)
     has = [node["Resources"] for node in there]
-    cores = capacity("cpu") if kind == "cpu" else count * min(int(each["CPU"] // each["GPU"]) for each in has)
+    cores = len(slot_names("cpu")) if kind == "cpu" else count * min(int(each["CPU"] // each["GPU"]) for each in has)
     return Devices(
         kind=kind, count=count, cores=cores, cores_each=cores_each,
         model=" or ".join(sorted({each["model"] for each in properties.values()})),
@@ -320,9 +320,11 @@ def is_reachable(node: dict[str, Any]) -> bool:
         return False
 
 
-def capacity(kind: str, cores_each: int = 1, trials_each: int = 1) -> int:
-    """Return how many trials all living nodes have room for, each on so many cores, or so many on each GPU."""
-    return sum(node_slots(node, kind, cores_each, trials_each) for node in nodes())
+def slot_names(kind: str, cores_each: int = 1, trials_each: int = 1) -> frozenset[str]:
+    """Return a name for each trial that all living nodes have room for at once, on so many cores, or so many on each
+    GPU. A node that joins has other names than one that is lost."""
+    slots = {node["NodeID"]: node_slots(node, kind, cores_each, trials_each) for node in nodes()}
+    return frozenset(f"{node} {slot}" for node, count in slots.items() for slot in range(count))
 
 
 def node_slots(node: dict[str, Any], kind: str, cores_each: int = 1, trials_each: int = 1) -> int:

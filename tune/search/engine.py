@@ -71,10 +71,10 @@ ProcessFate = Literal["goes on", "waits", "ends"]
 class Engine:
     """The search engine, without Ray. Its families are added after it is made, as they ask it for their prices.
 
-    slots: how many trials may run at once; there(): how many slots there are at the moment, where machines may be lost;
-    wall_left(): seconds to the deadline, inf where there is none; within: seconds of the study's clock in which the cap
-    should be used, as far as the slots can and no trial's own life takes longer; silence(): since when the driver gave
-    no sign of life for too long, None where that did not happen since the last call.
+    slots: how many trials may run at once; slots_there(): names of the slots that there are at the moment, where
+    machines may be lost; wall_left(): seconds to the deadline, inf where there is none; within: seconds of the study's
+    clock in which the cap should be used, as far as the slots can and no trial's own life takes longer; silence():
+    since when the driver gave no sign of life for too long, None where that did not happen since the last call.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Engine:
         accounting: Accounting,
         slots: int,
         wall_left: Callable[[], float],
-        slots_there: Callable[[], int] | None = None,
+        slots_there: Callable[[], frozenset[str]] | None = None,
         within: float = math.inf,
         listeners: Sequence[Listener] = (),
     ) -> None:
@@ -122,8 +122,8 @@ class Engine:
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
     def has_lost_machine(self, trial: str) -> bool:
-        """Whether a machine is gone: fewer slots are there than when a running trial's lease was opened."""
-        return self.slots.there() < self.running[trial].there
+        """Whether a machine is gone: slots are missing that were there when a running trial's lease was opened."""
+        return not self.running[trial].there <= self.slots.there()
 
     def price_of(self, name: str) -> Callable[[str | None, int], float]:
         """Return a family's prices as its policy asks for them: a function of a trial (None: a new one) and a rung."""
@@ -500,8 +500,8 @@ class Engine:
         """Close the lease of a running trial whose process ended by itself, and its slot: what it did not report is
         charged as lost. The trial goes on once.
 
-        It is not to blame, and goes on each time, where fewer slots are there than when its lease was opened, as a
-        machine is gone, and where its process ended itself because it heard nothing of its driver, on this lease or
+        It is not to blame, and goes on each time, where slots are missing that were there when its lease was opened, as
+        a machine is gone, and where its process ended itself because it heard nothing of its driver, on this lease or
         before it began.
         """
         self._wake()

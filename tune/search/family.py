@@ -350,13 +350,14 @@ def with_start_up(seconds: float, start_up: float, even_share: float) -> float:
 
 
 class Slots:
-    """The slots of a search. most: how many trials may run at once; there(): how many slots there are just now, where
-    machines may be lost."""
+    """The slots of a search. most: how many trials may run at once; there(): names of the slots that there are just
+    now, where machines may be lost."""
 
     def __init__(
-        self, most: int, slots_there: Callable[[], int] | None, running: Sized, accounting: Accounting
+        self, most: int, slots_there: Callable[[], frozenset[str]] | None, running: Sized, accounting: Accounting
     ) -> None:
-        self.most, self.there = most, slots_there or (lambda: most)
+        whole = frozenset(map(str, range(most)))
+        self.most, self.there = most, slots_there or (lambda: whole)
         self._running, self._accounting = running, accounting
         self._handed_back = 0
 
@@ -391,4 +392,4 @@ class Slots:
 
     def _count_in_use(self) -> int:
         """Return the number of slots that were not handed back for good and are there."""
-        return min(self.count_kept, self.there())
+        return min(self.count_kept, len(self.there()))

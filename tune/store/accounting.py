@@ -183,16 +183,17 @@ class Assignment:
 
 @dataclass(kw_only=True)
 class RunningLease:
-    """A lease in use. micro_batches: into how many parts batches are cut on it; there: how many slots there were when
-    it was opened; charged: seconds of the slot so far, by what they were used for; gone: since when its worker is gone,
-    None where it is not; cut_by: what made it shorter than its segment may need, the deadline or, of a list, the cap;
-    silent: whether it is of a loop that had never reported, so that it holds more than that will take."""
+    """A lease in use. micro_batches: into how many parts batches are cut on it; there: names of the slots that there
+    were when it was opened; charged: seconds of the slot so far, by what they were used for; gone: since when its
+    worker is gone, None where it is not; cut_by: what made it shorter than its segment may need, the deadline or, of a
+    list, the cap; silent: whether it is of a loop that had never reported, so that it holds more than that will take.
+    """
 
     assignment: Assignment
     fresh_slot: bool
     steps_before: int
     micro_batches: int
-    there: int = 0
+    there: frozenset[str] = frozenset()
     charged: dict[str, float] = field(default_factory=dict)
     gone: float | None = None
     cut_by: str | None = None

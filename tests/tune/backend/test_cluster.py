@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
@@ -107,12 +108,16 @@ def test_devices_are_told_of_though_another_job_holds_them_all(monkeypatch: pyte
     assert (found.slots, found.model) == (1, "cuda")
 
 
+def living_node(**resources: float) -> dict[str, Any]:
+    return {"NodeID": secrets.token_hex(8), "Resources": resources}
+
+
 def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {
         "a": {"model": "core", "processor": "A", "precisions": ("fp32", "bf16"), "memory_bytes": None},
         "b": {"model": "core", "processor": "B", "precisions": ("fp32",), "memory_bytes": None},
     }
-    living = [{"Resources": {"CPU": 3.0}}, {"Resources": {"CPU": 1.0}}, {"Resources": {}}]
+    living = [living_node(CPU=3.0), living_node(CPU=1.0), living_node()]
     monkeypatch.setattr(session, "nodes", lambda: living)
     monkeypatch.setattr(session, "run_on_nodes", lambda nodes, function, kind: told)
     found = session.cluster_devices(Settings(budget=600))
@@ -120,7 +125,7 @@ def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: 
     with pytest.raises(ValueError, match=r"--devices: '5'"):
         session.cluster_devices(Settings(budget=600, devices=5))
     found = session.cluster_devices(Settings(budget=600, cores_per_trial=2))
-    assert (found.slots, slots_there(found), found.name) == (1, 1, "2 cores"), "both cores on one node"
+    assert (found.slots, len(slots_there(found)), found.name) == (1, 1, "2 cores"), "both cores on one node"
     with pytest.raises(ValueError, match=r"^--cores-per-trial: '4' is more than any node has: write at most 3"):
         session.cluster_devices(Settings(budget=600, cores_per_trial=4))
     del living[:2]
@@ -134,18 +139,18 @@ def test_a_gpu_is_a_slot_only_with_a_core_of_its_node_and_is_shared_by_no_more_t
 ) -> None:
     """A trial that Ray has no place for would wait for one to the end of its lease, and the search would end."""
     gpu = {"model": "GPU", "processor": "GPU", "precisions": ("fp32",), "memory_bytes": 80_000_000_000}
-    living = [{"Resources": {"GPU": 1.0, "CPU": 0.0}}, {"Resources": {"GPU": 1.0}}]
+    living = [living_node(GPU=1.0, CPU=0.0), living_node(GPU=1.0)]
     monkeypatch.setattr(session, "nodes", lambda: living)
     monkeypatch.setattr(session, "run_on_nodes", lambda nodes, *_: {str(node): gpu for node in nodes})
     with pytest.raises(ValueError, match=r"^--address: '[^\n]*': no node of that cluster has a GPU with a CPU core"):
         session.cluster_devices(Settings(budget=600, address="10.0.0.1:6379"))
-    living.append({"Resources": {"GPU": 1.0, "CPU": 8.0}})
+    living.append(living_node(GPU=1.0, CPU=8.0))
     found = session.cluster_devices(Settings(budget=600))
-    assert (found.kind, found.slots, slots_there(found)) == ("cuda", 1, 1)
-    living.append({"Resources": {"GPU": 2.0, "CPU": 64.0}})
+    assert (found.kind, found.slots, len(slots_there(found))) == ("cuda", 1, 1)
+    living.append(living_node(GPU=2.0, CPU=64.0))
     shared = Settings(budget=600, trials_per_gpu=16)
     with pytest.raises(ValueError, match=r"^--trials-per-gpu: '16' is more than the 8 CPU cores"):
         session.cluster_devices(shared).with_sharing(shared, 1e9)
     forced = replace(shared, oversubscribe=True)
     found = session.cluster_devices(forced).with_sharing(forced, 1e9)
-    assert (found.slots, slots_there(found)) == (3 * 16, 8 + 2 * 16)
+    assert (found.slots, len(slots_there(found))) == (3 * 16, 8 + 2 * 16)

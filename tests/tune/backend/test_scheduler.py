@@ -125,15 +125,15 @@ def test_where_ray_has_no_device_the_search_ends_with_one_line(tmp_path: Path) -
 
 
 def test_where_ray_has_no_device_as_its_machine_is_gone_the_trial_waits_for_another(tmp_path: Path) -> None:
-    world, there = World(tmp_path, cap=600, slots=2), 2
+    world, there = World(tmp_path, cap=600, slots=2), frozenset("ab")
     engine = world.engine
     engine.slots.there = lambda: there
     first, second = world.taken(), world.taken()
-    there = 1
+    there = frozenset("a")
     keeper = late(world, {}, second.trial)
     known = keeper._bridge.known[second.trial]
     keeper.on_step_begin(0, [])
     assert known.status == Trial.TERMINATED and engine.running.keys() == {first.trial}
     assert not keeper._bridge.known and not engine.trials[second.trial].deaths
-    there = 2
+    there = frozenset("ab")
     assert world.taken().trial == second.trial

@@ -318,29 +318,41 @@ def test_killed_while_it_is_being_stopped_a_search_has_all_its_slots_again(tmp_p
 @pytest.mark.parametrize("heard_of", ["on_death", "on_error"])
 def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path, heard_of: str) -> None:
     world = World(tmp_path, cap=600, slots=2)
-    engine, there = world.engine, 2
+    engine, there = world.engine, frozenset("ab")
     engine.slots.there = lambda: there
     first, second = world.taken(), world.taken()
-    there = 1
+    there = frozenset("a")
     getattr(engine, heard_of)(second.trial, "error: it raised ObjectLostError")
     assert engine.next_assignment() is None and not engine.is_done
-    there = 0
+    there = frozenset()
     getattr(engine, heard_of)(first.trial, "error: it raised ObjectLostError")
     assert engine.next_assignment() is None and engine.is_done
     assert engine.ended_by == engine.cut_off == MACHINES_LOST, "not its cap, of which most is left"
-    there = 2
+    there = frozenset("ab")
     assert {again.trial for _ in range(2) if (again := engine.next_assignment())} == {first.trial, second.trial}
     assert [engine.trials[each.trial].deaths for each in (first, second)] == [0, 0]
 
 
+def test_a_machine_that_joins_hides_none_that_is_lost_and_a_trial_that_began_with_it_is_blamed(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=2)
+    engine, there = world.engine, frozenset("ab")
+    engine.slots.there = lambda: there
+    _, lost = world.taken(), world.taken()
+    there = frozenset("ac")
+    engine.on_error(lost.trial, "error: it raised ObjectLostError")
+    assert engine.trials[lost.trial].deaths == 0 and world.taken().trial == lost.trial
+    engine.on_death(lost.trial, "error")
+    assert engine.trials[lost.trial].deaths == 1
+
+
 def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was_heard_of(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=2)
-    engine, there = world.engine, 2
+    engine, there = world.engine, frozenset("ab")
     engine.slots.there = lambda: there
     first, second = world.taken(), world.taken()
     world.now += max(map(world.length, (first, second)))
     world.end(first)
-    there = 1
+    there = frozenset("a")
     assert engine.next_assignment() is None and world.accounting.idle_slots == 0
     engine.on_death(second.trial, "error")
     assert engine.trials[second.trial].deaths == 0
@@ -349,11 +361,12 @@ def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was
 @pytest.mark.parametrize("looks", range(1, 4))
 def test_a_machine_that_is_lost_while_a_slot_is_decided_on_ends_no_search(tmp_path: Path, looks: int) -> None:
     """Each look at how many there are may be the last that finds it."""
-    world, there = World(tmp_path, cap=600, slots=1, confirm=1), chain(repeat(1, looks), repeat(0))
+    world = World(tmp_path, cap=600, slots=1, confirm=1)
+    there = chain(repeat(frozenset("a"), looks), repeat(frozenset[str]()))
     world.engine.slots.there = lambda: next(there)
     while world.begin():
         pass
-    world.engine.slots.there = lambda: 1
+    world.engine.slots.there = lambda: frozenset("a")
     assert world.run().total("SELECT COUNT(*) FROM reports WHERE final") > 0
 
 
@@ -363,7 +376,7 @@ def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -
     world.now += world.length(assignment)
     world.end(assignment)
     assert world.accounting.idle_slots == 1
-    world.engine.slots.there = lambda: 0
+    world.engine.slots.there = frozenset
     assert world.engine.next_assignment() is None
     assert world.accounting.idle_slots == 0 and world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
 

@@ -100,7 +100,7 @@ def copied(world: World, folder: Path) -> Path:
 def all_machines_lost(world: World) -> None:
     """What a kill does to a search, done to one whose driver lives."""
     slots = world.engine.slots
-    there, slots.there = slots.there, lambda: 0
+    there, slots.there = slots.there, frozenset
     for name, run in list(world.engine.running.items()):
         world.live(run.assignment)
         world.engine.on_death(name, "")
