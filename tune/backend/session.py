@@ -216,13 +216,17 @@ SENT_PACKAGES = [str(ROOT / name) for name in ("tune", "model")]
 @contextmanager
 def join_cluster(address: str) -> Iterator[None]:
     """Connect as a driver to the cluster at HOST:PORT, with this code on each node. UserError: it does not answer in
-    time."""
+    time, this machine is none of its nodes, or Python or Ray are others here."""
     check_answers(address)
     read_environment()
-    ray.init(
-        address=address, runtime_env={"py_modules": SENT_PACKAGES}, log_to_driver=False, configure_logging=False,
-        logging_level=logging.WARNING,
-    )  # fmt: skip
+    try:
+        ray.init(
+            address=address, runtime_env={"py_modules": SENT_PACKAGES}, log_to_driver=False, configure_logging=False,
+            logging_level=logging.WARNING,
+        )  # fmt: skip
+    except (ConnectionError, RuntimeError) as error:
+        remedy = "start the search on a node of that cluster, with its Python and Ray"
+        raise invalid("address", f"{address!r}: {remedy} ({' '.join(str(error).split())})") from None
     try:
         yield
     finally:
@@ -230,19 +234,19 @@ def join_cluster(address: str) -> Iterator[None]:
 
 
 def check_answers(address: str) -> None:
-    """Check that a cluster can be joined. UserError: no Ray answers at HOST:PORT, or not to our token."""
+    """Check that a cluster can be joined. UserError: no Ray answers at HOST:PORT, or not to our token or version."""
     host, _, port = address.rpartition(":")
-    remedy = "name the HOST:PORT that `ray start --head` printed, with its RAY_AUTH_TOKEN set here too"
+    remedy = "name the HOST:PORT that `ray start --head` printed, with its RAY_AUTH_TOKEN, Python and Ray here too"
     if not host or not port.isdigit():
         raise invalid("address", f"{address!r} is no address: {remedy}")
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
         words = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-        healthy = not subprocess.run(words, capture_output=True, timeout=ANSWER_SECONDS, check=False).returncode
-    except (OSError, OverflowError, subprocess.TimeoutExpired):
-        healthy = False
-    if not healthy:
-        raise invalid("address", f"{address!r}: no Ray cluster answers there: {remedy}")
+        subprocess.run(words, capture_output=True, timeout=ANSWER_SECONDS, check=True)
+    except (OSError, OverflowError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error).encode()).decode(errors="replace")
+        why = said.strip().rpartition("\n")[2]
+        raise invalid("address", f"{address!r}: no Ray cluster answers there: {remedy} ({why})") from None
 
 
 def cluster_devices(settings: Settings) -> Devices:

@@ -4,10 +4,12 @@ import os
 import re
 import secrets
 import signal
+import subprocess
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import ray
@@ -49,6 +51,34 @@ def test_a_search_runs_on_both_nodes_of_a_cluster_and_goes_on_where_one_is_lost(
     paused = {row["trial"] for row in rows(study, f"SELECT trial {gone} AND action = 'pause'")}
     assert len(paused) == 1 and number(study, later) == 1
     assert not rows(study, "SELECT trial FROM trials WHERE state IN ('running', 'failed')") and adds_up(study)
+
+
+MISMATCH = "The cluster was started with:\n    Python: 3.12.1\nThis process was started with:\n    Python: 3.11.9\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError(f"Version mismatch: {MISMATCH}"), ConnectionError("No node is here")])
+def test_a_driver_that_ray_does_not_let_in_is_told_why_in_a_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "check_answers", lambda address: None)
+    monkeypatch.setattr(ray, "init", mock.Mock(side_effect=error))
+    why = re.escape(" ".join(str(error).split()))
+    with (
+        pytest.raises(
+            ValueError, match=rf"^--address: 'first:1': start [^\n]* on a node of that cluster, .*\({why}\)$"
+        ),
+        session.join_cluster("first:1"),
+    ):
+        pass
+
+
+def test_a_cluster_that_does_not_answer_as_its_ray_is_another_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = b"Traceback (most recent call last):\nRuntimeError: Ray version mismatch: cluster has Ray version 2.9\n"
+    refusal = subprocess.CalledProcessError(1, "health-check", stderr=said)
+    monkeypatch.setattr(session.socket, "create_connection", mock.Mock())
+    monkeypatch.setattr(session.subprocess, "run", mock.Mock(side_effect=refusal))
+    with pytest.raises(ValueError, match=r"^--address: 'first:1': [^\n]* \(RuntimeError: .* has Ray version 2\.9\)$"):
+        session.check_answers("first:1")
 
 
 def test_a_place_that_a_node_does_not_see_is_refused_and_nothing_is_left(
