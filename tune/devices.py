@@ -36,7 +36,7 @@ class Devices:
 
     model: a device's name; processor: the same, or the CPU's model: prices learned from earlier studies hold for the
     same one; precisions: those that all devices do natively; memory_bytes: of a GPU; cores: CPU cores, on a cluster
-    of GPUs as many for each as on the node with the fewest.
+    of GPUs as many for each as on the node with the fewest; mps: whether CUDA's MPS runs wherever they are.
     """
 
     kind: str
@@ -48,6 +48,7 @@ class Devices:
     trials_each: int = 1
     cores_each: int = 1
     processor: str = ""
+    mps: bool = False
 
     @property
     def slots(self) -> int:
@@ -104,7 +105,7 @@ class Devices:
             return self
         if not isinstance(wanted, int):
             held = int(self.memory_bytes / (needed + BESIDE_BYTES))
-            return replace(self, trials_each=max(1, min(cores, held)) if MPS.exists() else 1)
+            return replace(self, trials_each=max(1, min(cores, held)) if self.mps else 1)
         if wanted > cores and not settings.oversubscribe:
             rule = f"is more than the {cores} CPU cores that there are for each GPU, and a trial wants one"
             raise invalid("trials_per_gpu", f"'{wanted}' {rule}: write at most {cores}, or add --oversubscribe")
@@ -122,13 +123,15 @@ def find_devices(settings: Settings) -> Devices:
 
 
 def device_properties(kind: str) -> dict[str, Any]:
-    """Return what this machine says of its devices as fields of Devices: model, processor, precisions, memory_bytes."""
+    """Return what this machine says of its devices as fields of Devices: model, processor, precisions, memory_bytes,
+    mps."""
     if kind == "cpu":
         model, processor, memory_bytes = f"CPU core ({platform.machine()})", cpu_name(), None
     else:
         gpu = torch.cuda.get_device_properties(0)
         model, processor, memory_bytes = gpu.name, gpu.name, int(gpu.total_memory)
-    return {"model": model, "processor": processor, "precisions": native_precisions(kind), "memory_bytes": memory_bytes}
+    told = {"model": model, "processor": processor, "memory_bytes": memory_bytes}
+    return told | {"precisions": native_precisions(kind), "mps": kind == "cuda" and MPS.exists()}
 
 
 def cores_of_trial(settings: Settings, kind: str, available: int) -> int:

@@ -90,13 +90,10 @@ def test_as_many_as_are_asked_for_have_room_on_a_gpu_and_in_its_memory_and_no_mo
 
 
 @pytest.mark.parametrize("mps", [True, False])
-def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one_and_without_mps_one(
-    mps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one_and_without_mps_one(mps: bool) -> None:
     asked = Settings(budget=3600.0, trials_per_gpu=AUTO)
-    monkeypatch.setattr("tune.devices.MPS", tmp_path if mps else tmp_path / "none")
     for cores, needed in itertools.product((1, 4, 64), (1e8, 2e9, 7e9, 30e9, 79e9, 300e9)):
-        each = replace(GPUS, cores=cores).with_sharing(asked, needed).trials_each
+        each = replace(GPUS, cores=cores, mps=mps).with_sharing(asked, needed).trials_each
         fits, one_more_fits = (
             n * (needed + BESIDE_BYTES) <= GPUS.memory_bytes and 2 * n <= cores for n in (each, each + 1)
         )
@@ -106,13 +103,13 @@ def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one_and_without_m
 def test_a_study_that_goes_on_has_as_many_on_a_gpu_as_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 30_000)
     settings = Settings(budget="8h", families="nanogpt", trials_per_gpu=AUTO, text_corpus=tmp_path / "text.txt")
-    monkeypatch.setattr("tune.devices.MPS", tmp_path)
+    gpus = replace(GPUS, mps=True)
     monkeypatch.setattr("tune.search_context.measured_prices", lambda *_: (NOMINAL["cuda"], 0.0))
-    found = make_search_context(settings, GPUS)
+    found = make_search_context(settings, gpus)
     each = found.devices.trials_each
     assert each > 1 and found.facts()["settings"]["trials_per_gpu"] == str(each)
-    assert make_search_context(replace(settings, trials_per_gpu=each), GPUS).recipes == found.recipes
-    assert make_search_context(replace(settings, trials_per_gpu=1), GPUS).recipes != found.recipes
+    assert make_search_context(replace(settings, trials_per_gpu=each), gpus).recipes == found.recipes
+    assert make_search_context(replace(settings, trials_per_gpu=1), gpus).recipes != found.recipes
 
 
 def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(

@@ -273,6 +273,7 @@ def cluster_devices(settings: Settings) -> Devices:
         processor=" or ".join(sorted({each["processor"] for each in properties.values()})),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
         memory_bytes=min(each["memory_bytes"] for each in properties.values()) if kind == "cuda" else None,
+        mps=all(each["mps"] for each in properties.values()),
     )  # fmt: skip
 
 

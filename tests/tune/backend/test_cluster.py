@@ -1,5 +1,6 @@
 """A search on a Ray cluster of two real nodes on this machine, and what is asked of each node before."""
 
+import itertools
 import os
 import re
 import secrets
@@ -21,11 +22,14 @@ from tests.soak.observer import Observer
 from tests.soak.search import Search
 from tests.tune.test_own_search import TRAIN
 from tune.backend import session
+from tune.flags import AUTO
 from tune.search.engine import MACHINE_GONE
 from tune.settings import Settings
 from tune.study import run_study, slots_there
 
 TRAINS = "SELECT COUNT(*) FROM leases WHERE closed IS NULL AND trial IN (SELECT trial FROM reports)"
+GPU_NODE = {"model": "GPU", "processor": "GPU", "precisions": ("fp32",), "memory_bytes": 80_000_000_000, "mps": True}
+"""What a node says of its GPUs."""
 
 
 def test_a_search_runs_on_both_nodes_of_a_cluster_and_goes_on_where_one_is_lost(
@@ -124,7 +128,7 @@ def trains(config: Any) -> None:
 
 def test_devices_are_told_of_though_another_job_holds_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(kind: str) -> dict[str, Any]:
-        return {"model": kind, "processor": "A", "precisions": ("fp32",), "memory_bytes": 8}
+        return {"model": kind, "processor": "A", "precisions": ("fp32",), "memory_bytes": 8, "mps": False}
 
     class Job:
         def begun(self) -> bool:
@@ -144,8 +148,8 @@ def living_node(**resources: float) -> dict[str, Any]:
 
 def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {
-        "a": {"model": "core", "processor": "A", "precisions": ("fp32", "bf16"), "memory_bytes": None},
-        "b": {"model": "core", "processor": "B", "precisions": ("fp32",), "memory_bytes": None},
+        "a": {"model": "core", "processor": "A", "precisions": ("fp32", "bf16"), "memory_bytes": None, "mps": False},
+        "b": {"model": "core", "processor": "B", "precisions": ("fp32",), "memory_bytes": None, "mps": False},
     }
     living = [living_node(CPU=3.0), living_node(CPU=1.0), living_node()]
     monkeypatch.setattr(session, "nodes", lambda: living)
@@ -168,10 +172,9 @@ def test_a_gpu_is_a_slot_only_with_a_core_of_its_node_and_is_shared_by_no_more_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A trial that Ray has no place for would wait for one to the end of its lease, and the search would end."""
-    gpu = {"model": "GPU", "processor": "GPU", "precisions": ("fp32",), "memory_bytes": 80_000_000_000}
     living = [living_node(GPU=1.0, CPU=0.0), living_node(GPU=1.0)]
     monkeypatch.setattr(session, "nodes", lambda: living)
-    monkeypatch.setattr(session, "run_on_nodes", lambda nodes, *_: {str(node): gpu for node in nodes})
+    monkeypatch.setattr(session, "run_on_nodes", lambda nodes, *_: {str(node): GPU_NODE for node in nodes})
     with pytest.raises(ValueError, match=r"^--address: '[^\n]*': no node of that cluster has a GPU with a CPU core"):
         session.cluster_devices(Settings(budget=600, address="10.0.0.1:6379"))
     living.append(living_node(GPU=1.0, CPU=8.0))
@@ -184,3 +187,16 @@ def test_a_gpu_is_a_slot_only_with_a_core_of_its_node_and_is_shared_by_no_more_t
     forced = replace(shared, oversubscribe=True)
     found = session.cluster_devices(forced).with_sharing(forced, 1e9)
     assert (found.slots, len(slots_there(found))) == (3 * 16, 8 + 2 * 16)
+
+
+def test_auto_shares_a_clusters_gpus_where_mps_runs_on_each_of_its_nodes_and_on_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver's own machine may have none."""
+    asked = Settings(budget=600, trials_per_gpu=AUTO)
+    monkeypatch.setattr(session, "nodes", lambda: [living_node(GPU=1.0, CPU=8.0)] * 2)
+    for runs in itertools.product((True, False), repeat=2):
+        told = [GPU_NODE | {"mps": each} for each in runs]
+        monkeypatch.setattr(session, "run_on_nodes", lambda *_, told=told: dict(enumerate(told)))
+        found = session.cluster_devices(asked).with_sharing(asked, 1e9)
+        assert (found.trials_each > 1) == all(runs)
