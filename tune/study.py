@@ -351,7 +351,8 @@ def keep_winners(
     if not engine.stopping:
         try:
             with interruptible():
-                scores = write_samples(kept, engine, data, kind=kind)
+                own = kind == "cpu" or context.settings.address is None  # another job may hold a GPU of the driver's
+                scores = write_samples(kept, engine, data, device=kind if own else "cpu", charged=own)
         except KeyboardInterrupt as interrupt:
             engine.stopping = str(interrupt)
     for family, score in scores.items():
