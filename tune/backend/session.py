@@ -4,6 +4,7 @@ decides."""
 import logging
 import os
 import secrets
+import shutil
 import signal
 import site
 import socket
@@ -278,28 +279,38 @@ def cluster_devices(settings: Settings) -> Devices:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that all nodes see the place where a study's folder is to be. UserError: one does not. Leaves nothing
-    behind."""
+    """Check that all nodes may write where a study's folder is to be, and that this process sees what they do.
+    UserError: one does not. Leaves nothing behind."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    with tempfile.NamedTemporaryFile("w", dir=place, prefix=".ration-") as file:
-        file.write(secrets.token_hex(8))
-        file.flush()
-        rule = "a study's folder lies on a disk that all nodes mount under one name; name such a place"
-        check_same("out", folder, file.name, rule)
+    (made := place / f".ration-{secrets.token_hex(8)}").mkdir()
+    try:
+        left = run_on_nodes(nodes(), leave_file, str(made))
+        apart = [host for host, name in left.items() if name is None or not (made / name).exists()]
+    finally:
+        shutil.rmtree(made)
+    if apart:
+        rule = "a study's folder lies on a disk that all nodes mount under one name"
+        raise invalid("out", f"'{folder}' cannot be written from {', '.join(apart)}: {rule}; name such a place")
+
+
+def leave_file(folder: str) -> str | None:
+    """Write a file into a folder and return its name, which no other has; None: it cannot be written."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(b"\n")
+            return os.path.basename(file.name)
+    except OSError:
+        return None
 
 
 def check_loop_on_nodes(loop: Loop) -> None:
-    """Check that each node has the loop's file with the same text, or the folder that its process starts in. UserError:
-    one does not."""
-    place = loop.file or loop.folder
-    check_same("train", place, str(place), "each node reads its own: copy it there, with all that the loop imports")
-
-
-def check_same(setting: str, named: Path, path: str, rule: str) -> None:
-    """Check that all nodes see at a path what is seen here. UserError: one does not."""
-    here = seen(path)
-    if blind := [host for host, there in run_on_nodes(nodes(), seen, path).items() if there != here]:
-        raise invalid(setting, f"'{named}' is missing or differs on {', '.join(blind)}: {rule}")
+    """Check that each node has the loop's file as it is here, or the folder that its process starts in. UserError: one
+    does not."""
+    place = str(loop.file or loop.folder)
+    here = seen(place)
+    if apart := [host for host, there in run_on_nodes(nodes(), seen, place).items() if there != here]:
+        rule = "each node reads its own: copy it there, with all that the loop imports"
+        raise invalid("train", f"'{place}' is missing or differs on {', '.join(apart)}: {rule}")
 
 
 def seen(path: str) -> bytes | bool:

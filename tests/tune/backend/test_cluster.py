@@ -88,15 +88,21 @@ def test_a_cluster_that_does_not_answer_as_its_ray_is_another_says_so(monkeypatc
         session.check_answers("first:1")
 
 
-def test_a_place_that_a_node_does_not_see_is_refused_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["it has none", "a disk of its own", "it may not"])
+def test_a_place_that_a_node_does_not_write_to_is_refused_and_nothing_is_left(
+    how: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def on_each(nodes: Any, function: Any, path: str) -> dict[str, str | None]:
-        return {"here (10.0.0.1:1)": function(path), "there (10.0.0.2:1)": None}
+        its_own = tmp_path_factory.mktemp("own") / ("none" if how == "it has none" else "")
+        with monkeypatch.context() as there:
+            if how == "it may not":
+                there.setattr(session.tempfile, "NamedTemporaryFile", mock.Mock(side_effect=PermissionError()))
+            told = function(str(its_own))
+        return {"here (10.0.0.1:1)": function(path), "there (10.0.0.2:1)": told}
 
     monkeypatch.setattr(session, "nodes", list)
     monkeypatch.setattr(session, "run_on_nodes", on_each)
-    with pytest.raises(ValueError, match=r"^--out: .*study' is missing or differs on there \(10\.0\.0\.2:1\)[^\n]*$"):
+    with pytest.raises(ValueError, match=r"^--out: .*study' cannot be written from there \(10\.0\.0\.2:1\)[^\n]*$"):
         session.check_folder(tmp_path / "runs" / "study")
     assert os.listdir(tmp_path) == []
 
