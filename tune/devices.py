@@ -117,7 +117,7 @@ def find_devices(settings: Settings) -> Devices:
     cores, gpus = core_count(), torch.cuda.device_count()
     kind, there = ("cuda", gpus) if gpus else ("cpu", cores)
     return Devices(
-        kind=kind, count=settings.slots(there), cores=cores, cores_each=cores_of_trial(settings, kind, there),
+        kind=kind, count=settings.slots(there, kind), cores=cores, cores_each=cores_of_trial(settings, kind, there),
         **device_properties(kind),
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ def cores_of_trial(settings: Settings, kind: str, available: int) -> int:
             rule = "asks for CPU cores, and trials run on GPUs here"
             raise invalid("cores_per_trial", f"'{wanted}' {rule}: leave it out")
         return 1
-    if wanted > (count := settings.slots(available)):
+    if wanted > (count := settings.slots(available, kind)):
         raise invalid("cores_per_trial", f"'{wanted}' is more than there are to use: write at most {count}")
     if settings.trials_per_gpu not in (1, AUTO):
         rule = "asks for several trials on each GPU, and there is no GPU here"

@@ -153,7 +153,7 @@ class SearchFlags(Flags):
         default=None, form="HOST:PORT", stored=False, on_resume=True,
     )  # fmt: skip
     oversubscribe: bool = flag_field(
-        "allow more devices than there are, and more trials on a GPU than there are CPU cores for it",
+        "allow more CPU cores than there are, more GPUs with --plan, and more trials on a GPU than it has cores",
         default=False, on_resume=True,
     )  # fmt: skip
     deadline: float | None = flag_field(

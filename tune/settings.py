@@ -367,12 +367,14 @@ class Settings(SearchFlags):
                 (folder := self.new_folder()).mkdir(parents=True)
                 return folder
 
-    def slots(self, available: int) -> int:
-        """Return how many devices to use where so many are available. UserError: more are asked for without
-        --oversubscribe."""
-        wanted = available if self.devices is None else self.devices
-        if wanted > available and not self.oversubscribe:
-            remedy = f"ask for at most {available}, or add --oversubscribe"
+    def slots(self, available: int, kind: str) -> int:
+        """Return how many devices to use where so many of a kind are available. UserError: more are asked for without
+        --oversubscribe, or more GPUs than a plan is of: no two processes of Ray's can have a whole GPU each of one."""
+        wanted, planned = available if self.devices is None else self.devices, kind == "cpu" or self.plan
+        if wanted > available and not (planned and self.oversubscribe):
+            sharing = not self.command.flags or "trials_per_gpu" in self.command.flags
+            others = "; --trials-per-gpu lets several trials share one" if sharing else ""
+            remedy = f"ask for at most {available}{', or add --oversubscribe' if planned else others}"
             raise invalid("devices", f"'{wanted}' is more than the {available} there are: {remedy}")
         return wanted
 

@@ -90,11 +90,11 @@ def test_an_invalid_value_is_refused_in_one_line(changes, said):
 
 
 def test_slots_are_all_devices_unless_fewer_are_asked_for_and_more_need_oversubscribe():
-    assert settings().slots(available=2) == 2
-    assert settings(devices=1).slots(available=2) == 1
+    assert settings().slots(2, "cpu") == settings().slots(2, "cuda") == 2
+    assert settings(devices=1).slots(2, "cpu") == 1
     with pytest.raises(ValueError, match=r"--devices: '3' is more than the 2 there are: .* 2, or add --oversubscribe"):
-        settings(devices=3).slots(available=2)
-    assert settings(devices=3, oversubscribe=True).slots(available=2) == 3
+        settings(devices=3).slots(2, "cpu")
+    assert settings(devices=3, oversubscribe=True).slots(2, "cpu") == 3
 
 
 def test_a_new_study_needs_a_new_folder_that_can_be_made(tmp_path):
@@ -307,7 +307,7 @@ def test_a_resumed_study_keeps_its_own_settings_but_may_get_a_new_total_and_dead
     assert (settings.budget, settings.deadline, settings.devices) == (7200, 10_800, 1)
     stored = Settings(budget=3600, devices=3).stored()
     (study / "study.json").write_text(json.dumps({"settings": stored}))
-    assert parse("--resume runs/x --oversubscribe").slots(available=1) == 3
+    assert parse("--resume runs/x --oversubscribe").slots(1, "cpu") == 3
 
 
 @pytest.mark.parametrize("flags", ["--families made,nanogpt,translation", "--trials-per-gpu auto", "--config new.yaml"])

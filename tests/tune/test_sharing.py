@@ -17,6 +17,9 @@ from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
 from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices
+from tune.experiments.base import make_experiment_context
+from tune.experiments.catalogue import EXPERIMENTS
+from tune.experiments.experiment_settings import ExperimentSettings
 from tune.flags import AUTO
 from tune.recipe import NOMINAL
 from tune.search_context import make_search_context
@@ -159,3 +162,20 @@ def test_more_trials_than_cores_are_refused_unless_oversubscribed() -> None:
     with pytest.raises(ValueError, match=r"--trials-per-gpu: '9' is more than the 8 CPU cores .* at most 8"):
         GPUS.with_sharing(asked, 1e9)
     assert GPUS.with_sharing(replace(asked, oversubscribe=True), 1e9).slots == 18
+
+
+def test_a_gpu_is_never_two_but_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of Ray's processes has a whole one of its own, or one that is not there."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("tune.devices.device_properties", lambda kind: {"model": kind, "precisions": ("fp32",)})
+    asked = Settings(budget=3600.0, devices=2, oversubscribe=True)
+    assert find_devices(replace(asked, plan=True)).gpus == 2
+    for settings in (asked, replace(asked, oversubscribe=False)):
+        with pytest.raises(ValueError, match=r"^--devices: '2' .* ask for at most 1; --trials-per-gpu [\w ]+$"):
+            find_devices(settings)
+    of_experiment = ExperimentSettings(budget=3600.0, families="nanogpt", devices=2, oversubscribe=True)
+    with pytest.raises(ValueError, match=r"^--devices: '2' .* ask for at most 1$"):
+        find_devices(of_experiment)
+    compared = replace(of_experiment, name="data_parallel", devices=1)
+    with pytest.raises(ValueError, match=r"^--devices: '1' .*: write 2 or more$"):
+        make_experiment_context(EXPERIMENTS["data_parallel"], compared)

@@ -265,7 +265,7 @@ def cluster_devices(settings: Settings) -> Devices:
     if not (slots := len(slot_names(kind, cores_each))):
         most = max(int(node["Resources"]["CPU"]) for node in there)
         raise invalid("cores_per_trial", f"'{cores_each}' is more than any node has: write at most {most}")
-    count = settings.slots(cores_each * slots)
+    count = settings.slots(cores_each * slots, kind)
     has = [node["Resources"] for node in there]
     cores = len(slot_names("cpu")) if kind == "cpu" else count * min(int(each["CPU"] // each["GPU"]) for each in has)
     return Devices(

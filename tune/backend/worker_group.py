@@ -204,13 +204,13 @@ class LeaseOver(Exception):
 class WorkerGroup:
     """Group of `count` processes on a hold of as many devices, which is charged for what they say.
 
-    gpus: number for all of them together; 0: they work on CPUs. Where ranks must share a GPU they communicate by gloo.
+    gpus: 0: they work on CPUs; else each has one to itself.
     start_up_seconds: until the processes were up. watch: is called every second while they work.
     """
 
     count: int
     setup: RankSetup
-    gpus: float
+    gpus: int
     hold: Hold
     start_up_seconds: float = 0.0
     watch: Callable[[], None] = lambda: None
@@ -266,7 +266,7 @@ class WorkerGroup:
         return ray.get(waiting)
 
     def _fit(self) -> None:
-        needs = {"CPU": 1.0} | ({"GPU": min(1.0, self.gpus / self.count)} if self.gpus else {})
+        needs = {"CPU": 1.0} | ({"GPU": 1.0} if self.gpus else {})
         with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
             try:
                 Trainer(
@@ -275,7 +275,7 @@ class WorkerGroup:
                     scaling_config=ScalingConfig(
                         num_workers=self.count, use_gpu=bool(self.gpus), resources_per_worker=needs
                     ),
-                    torch_config=TorchConfig(backend="nccl" if self.gpus >= self.count else "gloo"),
+                    torch_config=TorchConfig(backend="nccl" if self.gpus else "gloo"),
                     run_config=RunConfig(
                         name="train", storage_path=scratch, failure_config=FailureConfig(max_failures=DEATHS)
                     ),

@@ -20,7 +20,7 @@ class ThisProcess:
 
     start_up_seconds = 0.1
 
-    def __init__(self, devices: int, setup: RankSetup, gpus: float, hold: Hold) -> None:
+    def __init__(self, devices: int, setup: RankSetup, gpus: int, hold: Hold) -> None:
         self.setup, self.hold = setup, hold
 
     def wait_until_ready(self) -> None:
