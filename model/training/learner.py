@@ -64,9 +64,10 @@ class Learner:
     micro_batches: number of parts of a batch, whose gradients add up to the whole's; doubled where memory runs out
     (`is_out_of_memory`), as long as that helps. forward: what the loss calls, which may wrap the model that is saved.
     rank: of this process among those that train the model together. dropout: the present rate, which is the config's
-    once the text was seen `dropout_after` times, and 0 before."""
+    once the text was seen `dropout_after` times, and 0 before. may_compile: whether a training may compile it."""
 
     rank = 0
+    may_compile = True
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
         precision.prepare(config.precision, device)
@@ -193,8 +194,8 @@ class Learner:
             torch.cuda.synchronize(self.device)
 
     def can_compile(self) -> bool:
-        """Whether torch.compile serves this model, did not fail it, and on a CPU has what it needs."""
-        if not self.family.compiles or self._kind in MISCOMPILED:
+        """Whether torch.compile is allowed, serves this model, did not fail it, and on a CPU has what it needs."""
+        if not self.may_compile or not self.family.compiles or self._kind in MISCOMPILED:
             return False
         return self.device.type == "cuda" or missing_for_compiling() is None
 

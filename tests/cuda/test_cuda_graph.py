@@ -1,7 +1,9 @@
 """The step as one graph, on a GPU that is none: what it learns, when it is made anew, and what it would freeze."""
 
+import math
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
 from tests.cuda.fake_cuda import CUDA, Seen, fake_cuda
 from tests.cuda.test_cuda_path import config
+from tune.backend.worker_group import TaskContext
+from tune.experiments import life_training
 
 STEPS = 6
 
@@ -224,6 +228,20 @@ def test_where_memory_runs_out_the_parts_get_a_graph(data: dict[str, Data], monk
         assert made.micro_batches == 2 and made.is_out_of_memory and made.graphed
         losses.append(advanced(made))
     assert losses[0] == losses[1]
+
+
+def test_recorded_curves_are_of_steps_as_a_search_takes_them(data: dict[str, Data], tmp_path: Path) -> None:
+    """Timed and trained as graphs, which are never compiled."""
+    with fake_cuda() as seen:
+        given = {"config": config("nanogpt", warm_up_steps=5), "data": data["nanogpt"], "device": CUDA}
+        context = TaskContext(**given, folder=tmp_path, ends_at=math.inf)  # type: ignore[arg-type]
+        *_, timed = life_training.time_steps(context, 0.0)
+        assert timed.row is not None and seen.launches["graph"] >= life_training.TIMED_STEPS
+        seen.clear()
+        life = life_training.Life(step_seconds=1.0, every=STEPS, memory_bytes=0)
+        assert list(life_training.train_to_report(context, life, 1, final=False)) and life.valid
+        assert seen.launches["graph"] == STEPS
+        assert not life_training.make_uncompiled(context.config, context.data, CUDA, 1).can_compile()
 
 
 class Baked(GraphedLearner):

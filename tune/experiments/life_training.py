@@ -17,6 +17,7 @@ import torch
 from model.config import Config, Data
 from model.cost.memory_estimate import most_bytes
 from model.training import checkpoint as checkpoints
+from model.training.graph import make_learner
 from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
@@ -128,25 +129,24 @@ def time_steps(context: TaskContext, seconds: float) -> Iterator[Message]:
     """
     torch.set_num_threads(1)
     clock, count = CLOCKS[context.device.type]
-    learner, times = Learner(context.config, context.data, context.device), list[float]()
+    learner, times = make_learner(context.config, context.data, context.device), list[float]()
     yield Message(kind="start")
     while len(times) < SLOW_STEPS + TIMED_STEPS or count * sum(times) < seconds:
         if context.seconds_left() < 0:
             raise UserError(f"{count * len(times)} steps in the seconds that there were: go on with --resume")
         began = clock()
-        for _ in range(count):
-            learner.step(0.0)
+        learner.take_steps([0.0] * count)
         learner.synchronize()
         times.append((clock() - began) / count)
     yield Message(kind="steps", row={"step_seconds": statistics.median(times[SLOW_STEPS:])})
 
 
-class EagerLearner(Learner):
-    """Learner that is never compiled: short segments are not worth it, and a long one would then have other step times
-    than those that were measured."""
-
-    def can_compile(self) -> bool:
-        return False
+def make_uncompiled(config: Config, data: Data, device: torch.device, micro_batches: int) -> Learner:
+    """Make a search's learner, but one that is never compiled: short segments are not worth it, and a long one would
+    then have other step times than those that were measured."""
+    learner = make_learner(config, data, device, micro_batches)
+    learner.may_compile = False
+    return learner
 
 
 FULL_STEPS = 2
@@ -217,7 +217,7 @@ def train_to_report(context: TaskContext, life: Life, at: int, *, final: bool) -
     for report in train(
         context.config, context.data, segment, folder=folder, evaluation_tokens=EVALUATION_TOKENS,
         device=context.device, checkpoint=checkpoints.latest(folder) or checkpoints.latest(context.folder),
-        make=EagerLearner,
+        make=make_uncompiled,
     ):  # fmt: skip
         yield Message(kind=max(report.seconds, key=report.seconds.__getitem__))
     if report.ended != "diverged" and (report.valid is None or report.steps < at * life.every):

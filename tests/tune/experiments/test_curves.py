@@ -130,10 +130,8 @@ def test_a_longer_life_goes_on_where_the_shorter_ended(
     anew = row_of(train_life(place(few, tmp_path / "anew"), long))
     short = row_of(train_life(place(few, tmp_path / "on"), ASKED))
     steps = list[int]()
-    learn = life_training.EagerLearner.step
-    monkeypatch.setattr(
-        life_training.EagerLearner, "step", lambda self, rate: (steps.append(self.steps), learn(self, rate))[1]
-    )
+    learn = Learner.step
+    monkeypatch.setattr(Learner, "step", lambda self, rate: (steps.append(self.steps), learn(self, rate))[1])
     longer = row_of(train_life(place(few, tmp_path / "on"), long))
     assert min(steps) >= 6 * 2 and longer["valid_loss"][-1] == anew["valid_loss"][-1]
     assert longer["valid_loss"][:6] == short["valid_loss"] and longer["decayed_loss"][:6] == short["decayed_loss"]
@@ -142,13 +140,13 @@ def test_a_longer_life_goes_on_where_the_shorter_ended(
 def test_what_diverges_has_no_loss_from_there_on(
     few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn = life_training.EagerLearner.step
+    learn = Learner.step
 
     def breaks(learner: Any, factor: float) -> Any:
         step = learn(learner, factor)
         return dataclasses.replace(step, loss=step.loss * (math.nan if learner.steps > 7 else 1))
 
-    monkeypatch.setattr(life_training.EagerLearner, "step", breaks)
+    monkeypatch.setattr(Learner, "step", breaks)
     row = row_of(train_life(place(few, tmp_path), ASKED))
     assert row["valid_loss"][3:] == [None] * 3 and None not in row["valid_loss"][:3]
     assert row["decayed_loss"][5] is None and row["decayed_loss"][1] is not None
