@@ -20,7 +20,9 @@ FIRST_STEPS = 2
 COUNTED_STEPS = 2
 ALL_STEPS = 1 + FIRST_STEPS + COUNTED_STEPS
 TURNS = 9
-"""Times that two learners take a step each, after a first time that is not counted."""
+"""Times that two learners take steps each, after a first time that is not counted, when a graph is captured."""
+AT_ONCE = {"cpu": 1, "cuda": 10}
+"""Steps that are timed at once, by kind of device: a GPU is waited for as rarely as in a training."""
 
 
 @dataclass
@@ -50,16 +52,16 @@ def count_allocations(make: Callable[[], Learner], device: torch.device) -> Allo
 
 
 def step_ratio(one: Learner, other: Learner) -> float:
-    """Return how many times as long a step of one takes as one of the other: the median over turns, as a busy machine
-    slows both alike. Both learn nothing: their rate is zero."""
-    ratios = [_step_seconds(one) / _step_seconds(other) for _ in range(1 + TURNS)]
+    """Return how many times as long the steps of one take as those of the other: the median over turns, as a busy
+    machine slows both alike. Both learn nothing: their rate is zero."""
+    ratios = [_seconds(one) / _seconds(other) for _ in range(1 + TURNS)]
     return statistics.median(ratios[1:])
 
 
-def _step_seconds(learner: Learner) -> float:
+def _seconds(learner: Learner) -> float:
     prepare(learner.config.precision, learner.device)  # switches of the process, which the other learner may have set
     began = time.perf_counter()
-    learner.step(0.0)
+    learner.take_steps([0.0] * AT_ONCE[learner.device.type])
     learner.synchronize()
     return time.perf_counter() - began
 

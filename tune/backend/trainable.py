@@ -14,7 +14,7 @@ with excluded_from_gc():
     import torch
 
 from model.config import Config, Data
-from model.cost.allocations import ALL_STEPS, TURNS, count_allocations, step_ratio
+from model.cost.allocations import ALL_STEPS, AT_ONCE, TURNS, count_allocations, step_ratio
 from model.cost.peak_flops import peak_flops
 from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
@@ -22,6 +22,7 @@ from model.families import FAMILIES, Family, register_family
 from model.nn.precision import native_precisions, upstream_precision, use_processor_facts
 from model.training.checkpoint import trained_model
 from model.training.evaluation import score, translate_in_chunks
+from model.training.graph import make_learner
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, ran_out
 from model.training.time_budget import CHECKPOINT_BYTES, DISK_BYTES, FIRST_SECONDS, Segment
@@ -135,7 +136,7 @@ class TrainingTrial(LeasedTrial):
             elif isinstance(data, TextData) and report.valid:
                 if time.monotonic() + ALL_STEPS * step < ends:
                     report = self._counted(report, data)
-                if time.monotonic() + 2 * (1 + TURNS) * step < ends:
+                if time.monotonic() + 2 * (1 + TURNS) * AT_ONCE[self._environment.device] * step < ends:
                     report = self._timed(report, data)
         except Exception as error:
             if not (isinstance(error, OSError) or ran_out(error)):  # a time-out is an OSError
@@ -167,8 +168,8 @@ class TrainingTrial(LeasedTrial):
         plain = Config.at(recipe(shape), family=self._config.family, seed=self._config.seed)
         if self._config == plain:
             return dataclasses.replace(report, step_ratio=1.0)
-        one, other = Learner(self._config, data, device, report.micro_batches), Learner(plain, data, device)
-        return dataclasses.replace(report, step_ratio=step_ratio(one, other))
+        one = make_learner(self._config, data, device, report.micro_batches)
+        return dataclasses.replace(report, step_ratio=step_ratio(one, make_learner(plain, data, device)))
 
     def cleanup(self) -> None:
         """Stop training. Nothing is left half-written: checkpoints appear whole or not at all."""

@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 
 from model.config import Config, Data
+from model.cost.allocations import AT_ONCE
 from model.cost.memory_estimate import most_bytes
 from model.training import checkpoint as checkpoints
 from model.training.graph import make_learner
@@ -117,9 +118,9 @@ def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
 
 TIMED_STEPS, SLOW_STEPS = 8, 3
 """Least number of timings that count, and of slow first ones that do not."""
-CLOCKS = {"cpu": (time.process_time, 1), "cuda": (time.perf_counter, 10)}
-"""Clock that times steps, and how many at once, by kind of device: on a CPU core the process's own time, in which
-others on that core do not count; a GPU is waited for as rarely as in a training."""
+CLOCKS = {"cpu": time.process_time, "cuda": time.perf_counter}
+"""Clock that times steps, by kind of device: on a CPU core the process's own time, in which others on that core do not
+count."""
 
 
 def time_steps(context: TaskContext, seconds: float) -> Iterator[Message]:
@@ -128,7 +129,7 @@ def time_steps(context: TaskContext, seconds: float) -> Iterator[Message]:
     UserError: there was less time.
     """
     torch.set_num_threads(1)
-    clock, count = CLOCKS[context.device.type]
+    clock, count = CLOCKS[context.device.type], AT_ONCE[context.device.type]
     learner, times = make_learner(context.config, context.data, context.device), list[float]()
     yield Message(kind="start")
     while len(times) < SLOW_STEPS + TIMED_STEPS or count * sum(times) < seconds:

@@ -84,12 +84,12 @@ def test_a_step_is_timed_against_anothers_in_the_same_turn_so_that_a_busy_machin
     monkeypatch.setattr("model.cost.allocations.time.perf_counter", lambda: now[0])
 
     def learner(seconds: float, precision: str) -> Any:
-        def step(factor: float) -> None:
-            assert factor == 0 and switched[-1] == precision, "nothing is learned, and each in its own precision"
+        def take(factors: list[float]) -> None:
+            assert factors == [0] and switched[-1] == precision, "nothing is learned, and each in its own precision"
             now[0] += seconds * (1 + next(steps) // 2)  # each turn on a busier machine
 
         return SimpleNamespace(
-            step=step, synchronize=lambda: None, config=SimpleNamespace(precision=precision), device=CPU
+            take_steps=take, synchronize=lambda: None, config=SimpleNamespace(precision=precision), device=CPU
         )
 
     assert step_ratio(learner(slower, "fp32"), learner(1.0, "tf32")) == pytest.approx(slower)

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from model.config import Config, Data
+from model.cost.allocations import AT_ONCE, Allocations
 from model.data.dataset import PairData, TextData
 from model.families import FAMILIES
 from model.training.learner import Learner
+from tests.cuda.fake_cuda import fake_cuda
 from tests.model.conftest import prepared
 from tests.tune.backend.leases import POINT, place, told
 from tune.backend import leased as trial
@@ -127,6 +129,19 @@ def test_of_a_list_the_steps_of_text_are_counted_at_the_end_and_timed_against_pl
     assert [(one.config, one.micro_batches, other.config, other.micro_batches) for one, other in timed] == [
         (replace(plain, **way), 2, replace(plain, seed=seed), 1)
     ] * ("precision" in way), "the recipe's own needs no timing"
+
+
+def test_on_a_gpu_steps_are_timed_as_they_were_trained_as_replays(
+    begin: Begin, data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of both learners, but for the first step of each, which is captured."""
+    monkeypatch.setattr(trainable, "count_allocations", lambda *_: Allocations())
+    monkeypatch.setattr("model.cost.allocations.TURNS", 1)
+    steps, timed = 6, 2 * AT_ONCE["cuda"] - 1
+    with fake_cuda() as seen:
+        orders = told(1e11, steps=steps, rung=None, config=POINT | {"micro_batches": 2})
+        *_, last = reports(begin(data, orders, listed=True, device="cuda"))
+    assert last.step_ratio and seen.launches["graph"] == steps + 2 * timed
 
 
 DISK = OSError(errno.ENOSPC, "no space left on the device")

@@ -305,7 +305,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
     for name, value in {"SHAPES": ((16, 4, 1, 0.0), (16, 4, 2, 0.1)), "LONG": 1, "LONG_LIFE": 2 * curves.LIFE}.items():
         monkeypatch.setattr(curves, name, value)
     steps = itertools.count(step=0.006)
-    monkeypatch.setattr(life_training, "CLOCKS", {"cpu": (lambda: next(steps), 1)})
+    monkeypatch.setattr(life_training, "CLOCKS", {"cpu": lambda: next(steps)})
     without_ray(monkeypatch, Interrupted)
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 1000)
     asked = {"budget": "3h", "devices": 1, "scale": 0.002, "fix": "precision=fp32", "set": "batch_tokens=256"}
