@@ -15,9 +15,10 @@ from model.config import OLD_DEFAULTS, Config, Data, family_recipe, pad_of
 from model.cost.probe import LEAST_STEPS, step_seconds
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
+from model.data.resident import forget_made
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch, missing_for_compiling
-from model.training.memory import machine_bytes, ran_out
+from model.training.memory import give_back_freed, machine_bytes, ran_out
 from tune.backend.session import run_on_gpu
 from tune.corpora import load_corpora
 from tune.devices import Devices
@@ -184,6 +185,9 @@ def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
         # trials_each decides how much of the cap one trial can use, and so the recipe; the study keeps it
         found = make_search_context(replace(settings, trials_per_gpu=shared.trials_each), devices)
         return replace(found, probed=found.probed + sum(seconds for _, seconds in measured.values()), begun=begun)
+    if devices.kind == "cuda":  # the texts lie there for the measuring, and trials bring their own
+        forget_made()
+        give_back_freed()
     devices = shared
     asked, notes = memory_limit(settings, devices)
     compiles = devices.kind == "cpu" and any(FAMILIES[name].compiles for name in spaces) and not settings.address

@@ -171,6 +171,11 @@ def made_once(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
     return made
 
 
+def forget_made() -> None:
+    """Forget what `made_once` keeps, so that its memory is free once nothing else needs it."""
+    _kept.clear()
+
+
 def resident(array: np.ndarray, device: torch.device | str) -> Tensor:
     """Return the array as a tensor that is only read: on the CPU it shares the memory, which may be read-only.
 

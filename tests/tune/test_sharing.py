@@ -3,6 +3,7 @@
 What processes take from each other on a real one, `make gpu PART=3` measures.
 """
 
+import gc
 import itertools
 import re
 import time
@@ -10,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from analysis.spending import spending
 from analysis.study import open_study
+from tests.cuda.fake_cuda import CUDA, fake_cuda
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
@@ -149,6 +152,14 @@ def test_cores_of_a_trial_make_fewer_slots_each_charged_for_all_of_its_cores(mon
         find_devices(replace(asked, cores_per_trial=6))
     with pytest.raises(ValueError, match=r"^--cores-per-trial: '2' asks for CPU cores, and trials run on GPUs here"):
         cores_of_trial(asked, "cuda", 2)
+
+
+def test_once_the_driver_has_timed_steps_it_leaves_the_gpu_to_its_trials(text: Path) -> None:
+    asked = Settings(budget="8h", families="nanogpt", fix="d_model=16,layers=2,precision=fp32", text_corpus=text)
+    with fake_cuda() as seen:
+        assert make_search_context(asked, GPUS).probed and seen.launches
+        tensors = (each for each in gc.get_objects() if issubclass(type(each), torch.Tensor))
+        assert not [tuple(each.shape) for each in tensors if each.device == CUDA]
 
 
 def test_a_gpu_that_is_cut_too_small_is_refused_by_the_flag_that_cut_it(text: Path) -> None:
