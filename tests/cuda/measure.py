@@ -9,10 +9,12 @@ import argparse
 import gc
 import json
 import multiprocessing
+import queue
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -42,6 +45,8 @@ from tune.search.memory_model import PAPER_BYTES_FACTOR, first_overhead
 
 ROOT = Path(__file__).resolve().parents[2]
 PART_SECONDS = 480.0
+TOGETHER_SECONDS, LOOK_SECONDS = 120.0, 0.5
+"""Seconds for processes side by side to begin and be timed, and between two looks whether one died."""
 LAUNCHING = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 SHAPES = [(64, 4, 4), (128, 4, 4), (128, 8, 8), (256, 8, 4), (512, 8, 4)]
 UPSTREAM = {"seconds": 77.0, "loss": 1.4655}  # nanoGPT's shakespeare configuration, as issue 23 has it
@@ -277,7 +282,7 @@ def others(bench: Bench) -> Iterator[Row]:
     for count in bench.processes:
         how = "with" if MPS.exists() else "without"
         claim = f"processes that share the GPU {how} MPS, nanogpt d128 as a graph in each: steps a second together"
-        yield row(claim, f"{count}: {_side_by_side(bench, count):.0f}")
+        yield row(claim, f"{count}: {side_by_side(bench, count):.0f}")
 
 
 def _memory(bench: Bench, config: Config, data: Data) -> Row:
@@ -378,16 +383,24 @@ def _as_a_graph(cohort: Cohort, factors: list[float]) -> None:
     cohort.take_steps([[factor] * len(cohort.learners) for factor in factors])
 
 
-def _side_by_side(bench: Bench, count: int) -> float:
+def side_by_side(bench: Bench, count: int) -> float:
     context = multiprocessing.get_context("spawn")
-    ready, told = context.Barrier(count), context.SimpleQueue()
+    ready, told, rates = context.Barrier(count, timeout=TOGETHER_SECONDS), context.Queue(), list[float]()
     running = [context.Process(target=_steps, args=(bench, ready, told), daemon=True) for _ in range(count)]
+    ends = time.monotonic() + TOGETHER_SECONDS
     for process in running:
         process.start()
-    rates = [told.get() for _ in running]
-    for process in running:
-        process.join()
-    return float(sum(rates))
+    try:
+        while len(rates) < count:
+            if time.monotonic() > ends or any(process.exitcode for process in running):
+                raise RuntimeError(f"{len(rates)} of {count} processes told how fast they were")
+            with suppress(queue.Empty):
+                rates.append(told.get(timeout=LOOK_SECONDS))
+    finally:
+        for process in running:
+            process.kill()
+            process.join()
+    return sum(rates)
 
 
 def _steps(bench: Bench, ready: Any, told: Any) -> None:
@@ -401,18 +414,31 @@ def _steps(bench: Bench, ready: Any, told: Any) -> None:
 
 
 def searches(bench: Bench) -> Iterator[Row]:
-    """A search, which needs Ray; what is special to CUDA tested; the kernels."""
+    """A search, which needs Ray; the kernels; what is special to CUDA tested; each in what is left of the part."""
+    ends = time.monotonic() + PART_SECONDS
     texts = ["--translation-corpus", "tatoeba/spa.txt", "--text-corpus", "shakespeare/input.txt"]
     given = [str(bench.data / each) if "/" in each else each for each in texts] if bench.data else []
     for claim, command in (
         ("a search of three minutes", ["tune/run.py", "--budget", "3m", *given]),
-        ("tests of the kernels and of the path to the device", ["-m", "pytest", "-q", "tests/kernels", "tests/cuda"]),
         ("kernels checked and timed", ["kernels/run.py", "--sizes", "full"]),
+        ("tests of the kernels and of the path to the device", ["-m", "pytest", "-q", "tests/kernels", "tests/cuda"]),
     ):
-        asked = [sys.executable, *command]
-        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=PART_SECONDS)
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        yield row(claim, f"exit code {done.returncode}: {' / '.join(lines[-3:])}")
+        code, lines = run_within(ends - time.monotonic(), [sys.executable, *command])
+        yield row(claim, f"exit code {code}: {' / '.join(lines[-3:])}")
+
+
+def run_within(seconds: float, command: list[str]) -> tuple[int, list[str]]:
+    """Run a command; return its exit code and the lines it printed. TimeoutExpired: it took longer; it was killed with
+    all processes below it, which else hold its output open, and the GPU."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        try:
+            printed, _ = running.communicate(timeout=max(0.0, seconds))
+        except BaseException:
+            for each in (*psutil.Process(running.pid).children(recursive=True), running):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            raise
+    return running.returncode, printed.strip().splitlines()
 
 
 PARTS: list[Callable[[Bench], Iterator[Row]]] = [paths, speeds, others, searches]

@@ -1,10 +1,13 @@
 """The parts of `make gpu` go through on a CPU at tiny sizes: what is broken is not found out on a borrowed GPU."""
 
 import json
+import subprocess
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import psutil
 import pytest
 import torch
 
@@ -26,6 +29,27 @@ def test_a_part_writes_rows_as_results_have_them(
     assert len(file["rows"]) >= 2 and file["title"] and file["about"]
     for row in file["rows"]:
         assert set(row) == set(FIELDS) and row["claim"] != measure.FAILED, row
+
+
+def fails(*_: object) -> None:
+    raise RuntimeError("out of memory")
+
+
+def test_processesside_by_side_of_which_one_fails_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_steps", fails)
+    with pytest.raises(RuntimeError, match=r"^0 of 2 processes"):
+        measure.side_by_side(measure.DRY, 2)
+
+
+def test_a_command_that_takes_too_long_is_killed_with_all_below_it(tmp_path: Path) -> None:
+    below, seconds = tmp_path / "below", 0.25
+    while not (below.exists() and below.read_text()):
+        seconds *= 2  # on a busy machine
+        with pytest.raises(subprocess.TimeoutExpired):
+            measure.run_within(seconds, ["sh", "-c", f"sleep 1000 & echo $! > {below}; wait"])
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(below.read_text())).wait(60.0)
+    assert measure.run_within(60.0, ["sh", "-c", "echo one; echo two >&2; exit 3"]) == (3, ["one", "two"])
 
 
 def test_a_part_that_fails_says_so_and_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
