@@ -21,7 +21,7 @@ import psutil
 from tests.bench.contenders import PAIRS, TEXT
 from tests.bench.table import Row
 from tests.tune.search.alone import Alone
-from tune.curves.recorded import PUBLISHED, Curve, load_tables
+from tune.curves.recorded import PUBLISHED, Curve, load_table
 from tune.errors import ROOT
 from tune.search.forecast import FEWEST_SIZES
 from tune.search.other_caps import SPREAD
@@ -69,12 +69,12 @@ def intervals(data: Path, *, short: bool) -> Iterator[Row]:
     """The published tables, and recorded ones (.jsonl) that lie in the folder; then all of a kind as one."""
     kinds: dict[str, list[list[Inside]]] = {}
     for path in (*sorted(PUBLISHED.glob("*.jsonl")), *sorted(data.glob("*.jsonl"))):
-        for table in load_tables(path):
-            curves = table.curves
-            seconds = min(curve.seconds for curve in curves) if table.is_own_mode else None
-            found = [inside(curves, share, seconds, seeds=2 if short else SEEDS) for share in SHARES]
-            yield _row(table.name, found)
-            kinds.setdefault("own mode" if table.is_own_mode else "recorded", []).append(found)
+        table = load_table(path)
+        curves = table.curves
+        seconds = min(curve.seconds for curve in curves) if table.is_own_mode else None
+        found = [inside(curves, share, seconds, seeds=2 if short else SEEDS) for share in SHARES]
+        yield _row(table.name, found)
+        kinds.setdefault("own mode" if table.is_own_mode else "recorded", []).append(found)
     for kind, tables in kinds.items():
         yield _row(f"all {len(tables)} of {kind}", [pooled(share) for share in zip(*tables, strict=True)])
 

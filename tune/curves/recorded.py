@@ -1,21 +1,15 @@
-"""Recorded learning curves, and tables of them that a search may choose from, read from files or from a study's
-journal."""
+"""Recorded learning curves, and tables of them that a search may choose from, read from files."""
 
 import hashlib
 import json
 import math
 import random
-import sqlite3
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tune.errors import UserError
 from tune.reports import EPOCHS_AS_NEW, LARGEST_LOG, NEW_DROPOUT, WATCH_SHARE, LossTracker
@@ -23,8 +17,6 @@ from tune.search.family import Suggestions
 from tune.search.forecast import NO_FAVOUR, NO_PROGRESS, Favour, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
-from tune.store.journal import connect
-from tune.store.queries import lasting_reports_query
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +126,10 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Configurations that a search may choose from; cut_short: how many of the curves could have gone on."""
+    """Configurations that a search may choose from."""
 
     name: str
     curves: tuple[Curve, ...]
-    cut_short: int = 0
 
     @property
     def exhaustive_seconds(self) -> float:
@@ -218,14 +209,6 @@ class CurveSuggestions(Suggestions):
         return left[most_promising([self._curves[index].config for index in left], self._prior, self.outlook)]
 
 
-TRIALS = """SELECT trial, family, config, parameters, state = 'finished', IFNULL(reason, '') LIKE 'diverged%'
-    FROM trials WHERE trial NOT IN (SELECT trial FROM decisions WHERE action = 'confirm') ORDER BY trial"""
-REPORTS = f"""SELECT trial, training_seconds, valid_loss, memory_bytes
-    FROM ({lasting_reports_query("valid_loss IS NOT NULL AND training_seconds > 0")}) ORDER BY report"""
-
-Point = tuple[float, float]
-
-
 def _between(losses: Sequence[float], reports: float) -> float:
     """Return the loss after so many reports, interpolated between the finite ones before and after; beyond these it is
     the first or last."""
@@ -242,63 +225,6 @@ def _between(losses: Sequence[float], reports: float) -> float:
     return before + (after - before) * math.log(max(reports, low) / low) / math.log(high / low)
 
 
-MILLISECONDS = 1e3
-MOST_REPORTS = 1000
-"""Most reports of a curve from a journal, where its trial's first report came much sooner than the others."""
-
-
-def from_journal(path: Path) -> list[Table]:
-    """Return the trials of a study that measured a loss, a table for each family. UserError: there are none, or no
-    journal.
-
-    The reports of a curve are as far apart as its trial's first one was from its start, up to its last one, but at most
-    MOST_REPORTS; a step is a training millisecond. One that diverged did so by the report after its last loss. It is
-    cut short where its trial neither finished nor diverged: what more training would have made of it is not known.
-    """
-    place = path.resolve()
-    try:
-        with closing(connect(place.parent, file=place.name)) as connection:
-            trials, reports = connection.execute(TRIALS).fetchall(), connection.execute(REPORTS).fetchall()
-    except sqlite3.Error as error:
-        raise UserError(
-            f"table: '{path}' is not a study's journal ({error}); name the journal.db of a study's folder"
-        ) from error
-    points: dict[str, list[Point]] = {}
-    memory: dict[str, float] = {}
-    for trial, seconds, loss, used in reports:
-        points.setdefault(trial, []).append((seconds, loss))
-        memory[trial] = max(memory.get(trial, 0.0), used or 0.0)
-    families: dict[str, list[Curve]] = {}
-    cut_short: Counter[str] = Counter()
-    for trial, family, config, parameters, finished, diverged in trials:
-        if trial in points:
-            every = max(points[trial][0][0], points[trial][-1][0] / MOST_REPORTS)
-            curve = Curve(
-                config=json.loads(config), parameters=parameters or 0, seconds_per_report=every,
-                losses=resample_losses(points[trial], every) + (math.nan,) * diverged,
-                report_every=MILLISECONDS * every, memory_bytes=memory[trial],
-            )  # fmt: skip
-            families.setdefault(family, []).append(curve)
-            cut_short[family] += not (finished or diverged)
-    if not families:
-        raise UserError(
-            f"table: '{path}' has no trial with a validation loss; replay needs a study that has measured some"
-        )
-    study = place.parent.name
-    return [
-        Table(name=f"{study}-{family}", curves=tuple(curves), cut_short=cut_short[family])
-        for family, curves in sorted(families.items())
-    ]
-
-
-def resample_losses(points: Sequence[Point], every: float) -> tuple[float, ...]:
-    """Return the losses at `every`, twice `every`, ... up to the last point (seconds, loss), interpolated over log
-    seconds."""
-    seconds, losses = np.array(points).T
-    times = every * np.arange(1, round(seconds[-1] / every) + 1)
-    return tuple(np.interp(np.log(times), np.log(seconds), losses).tolist())
-
-
 KEYS = ("config", "parameters", "seconds_per_report", "valid_loss")
 
 
@@ -307,32 +233,25 @@ PUBLISHED = Path(__file__).parent / "tables"
 files."""
 
 
-def load_tables(path: Path) -> list[Table]:
-    """Return the tables in a file: one of a JSON-lines file, one for each family of a journal; or a published one, by
-    its name. UserError: it is none of these, or has no finite loss, or losses too far apart."""
+def load_table(path: Path) -> Table:
+    """Return the table of a JSON-lines file, or a published one, by its name. UserError: it is neither, or has no
+    finite loss, or losses too far apart."""
+    remedy = f"name a .jsonl table, or one of {', '.join(sorted(each.stem for each in PUBLISHED.glob('*.jsonl')))}"
     try:
         if not path.exists() and (published := PUBLISHED / f"{path}.jsonl").is_file():
             path = published
-        with path.open("rb") as file:
-            journal = file.read(16) == b"SQLite format 3\0"
-        tables = from_journal(path) if journal else [from_lines(path)]
+        table = from_lines(path)
     except OSError as error:
-        raise UserError(
-            f"table: '{path}' cannot be read ({error.strerror}); name a .jsonl table, a study's journal.db, or one of "
-            f"{', '.join(sorted(each.stem for each in PUBLISHED.glob('*.jsonl')))}"
-        ) from error
+        raise UserError(f"table: '{path}' cannot be read ({error.strerror}); {remedy}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"table: '{path}' is not UTF-8 text; name a .jsonl table or a study's journal.db") from error
-    for table in tables:
-        if not any(curve.finite_reports for curve in table.curves):
-            raise UserError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
-        losses = [loss for curve in table.curves for loss in curve.losses if math.isfinite(loss)]
-        if (apart := max(losses) - min(losses)) > LARGEST_LOG:
-            rule = (
-                f"a regret is of perplexities, e to the loss: they may lie {LARGEST_LOG:.0f} apart, such as logarithms"
-            )
-            raise UserError(f"table: '{path}' has losses that lie {apart:.4g} apart: {rule}")
-    return tables
+        raise UserError(f"table: '{path}' is not UTF-8 text; {remedy}") from error
+    if not any(curve.finite_reports for curve in table.curves):
+        raise UserError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
+    losses = [loss for curve in table.curves for loss in curve.losses if math.isfinite(loss)]
+    if (apart := max(losses) - min(losses)) > LARGEST_LOG:
+        rule = f"a regret is of perplexities, e to the loss: they may lie {LARGEST_LOG:.0f} apart, such as logarithms"
+        raise UserError(f"table: '{path}' has losses that lie {apart:.4g} apart: {rule}")
+    return table
 
 
 def from_lines(path: Path) -> Table:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tune.curves.benchmark import IDEAS, OF_FRONT, WITHOUT, Cell, Outcome, searches
-from tune.curves.recorded import Table, load_tables
+from tune.curves.recorded import Table, load_table
 from tune.curves.replay_settings import ALL, ReplaySettings
 from tune.errors import UserError
 from tune.flags import invalid
@@ -220,22 +220,16 @@ def _names(rows: Sequence[Row], key: str) -> list[str]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
-CUT_SHORT = (
-    "warning: {table.name}: {table.cut_short} of {curves} trials were paused or ended early, and end so in the replay: "
-    "what more training would have made of them is not known, and regrets say little of which scheduler is better"
-)
-
-
 def earlier_table(settings: ReplaySettings, tables: Sequence[Table]) -> Table | None:
     """Return the table of --learn-from, if there is one. UserError: it tells the searches of these tables nothing."""
     if settings.learn_from is None:
         return None
     if settings.suggest != "prior":
         raise invalid("learn-from", "a search that is told of an earlier one has a prior: add --suggest prior")
-    earlier, *others = load_tables(settings.learn_from)
+    earlier = load_table(settings.learn_from)
     families = {curve.family for table in (earlier, *tables) for curve in table.curves}
-    if others or not earlier.is_own_mode or len(families) > 1:
-        rule = "is not one table in own mode, of the family of those that are searched: name such a one"
+    if not earlier.is_own_mode or len(families) > 1:
+        rule = "is no table in own mode, of the family of those that are searched: name such a one"
         raise invalid("learn-from", f"'{settings.learn_from}' {rule}")
     return earlier
 
@@ -245,14 +239,11 @@ def run(settings: ReplaySettings) -> int:
     if unknown := [idea for idea in settings.ablations if idea not in (*IDEAS, ALL)]:
         raise invalid("ablations", f"{unknown[0]!r} is not known: choose from {', '.join(IDEAS)}, or {ALL}")
     once = {path.resolve(): path for path in settings.tables}
-    loaded = [(path, table) for path in once.values() for table in load_tables(path)]
+    loaded = [(path, load_table(path)) for path in once.values()]
     named = Counter(table.name for _, table in loaded)
     tables = [
         replace(table, name=str(path.parent / table.name)) if named[table.name] > 1 else table for path, table in loaded
     ]
-    for table in tables:
-        if table.cut_short:
-            print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
     rows = replay(tables, settings, earlier_table(settings, tables))
     empty = list(dict.fromkeys(row["budget"] for row in rows if not row["trials"]))
     if not any(row["trials"] for row in rows):

@@ -87,7 +87,7 @@ class ReplaySettings(TableFlags):
         about="The search's own scheduler, and its baselines, on recorded learning curves, in virtual time.",
     )  # fmt: skip
     tables: tuple[Path, ...] = flag_field(
-        "recorded curves (.jsonl), a study's journal.db, or a published table's name",
+        "recorded curves (.jsonl), or a published table's name",
         form="TABLE", places="+", parse=Path,
     )  # fmt: skip
     budget: tuple[Amount, ...] = flag_field(

@@ -181,16 +181,16 @@ def study_facts(folder: Path) -> Mapping[str, Fact]:
         raise
 
 
-def connect(folder: Path, *, file: str = JOURNAL_FILE, briefly: bool = False) -> sqlite3.Connection:
+def connect(folder: Path, *, briefly: bool = False) -> sqlite3.Connection:
     """Return a read-only connection to a study's journal, also while the study runs, and in a folder that is read-only.
 
-    file: the journal's name, if it is a copy of another name. briefly: no run begins meanwhile, so that SQLite need not
-    leave files of its own beside a journal that is closed. UserError: `folder` holds no journal.
+    briefly: no run begins meanwhile, so that SQLite need not leave files of its own beside a journal that is closed.
+    UserError: `folder` holds no journal.
     """
-    path = Path(folder) / file
+    path = Path(folder) / JOURNAL_FILE
     if not os.path.isfile(path):  # also where it may not be looked at
-        raise UserError(f"study: {str(folder)!r} holds no {file}: name the folder of a study, such as runs/NAME")
-    closed = not path.with_name(f"{file}-wal").exists()
+        raise UserError(f"study: {str(folder)!r} holds no {path.name}: name the folder of a study, such as runs/NAME")
+    closed = not path.with_name(f"{path.name}-wal").exists()
     mode = "ro&immutable=1" if closed and (briefly or not os.access(folder, os.W_OK)) else "ro"
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=10)
     connection.row_factory = sqlite3.Row

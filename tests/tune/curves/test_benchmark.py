@@ -11,7 +11,7 @@ import pytest
 
 from tests.tune.curves.made import curve, played, search, settings, table
 from tune.curves.benchmark import IDEAS, MAX_T, Cell, diverging, dominated, searches
-from tune.curves.recorded import Curve, Table, load_tables
+from tune.curves.recorded import Curve, Table, load_table
 from tune.curves.replay_settings import Amount
 from tune.errors import UserError
 from tune.search.forecast import Standing
@@ -176,7 +176,7 @@ def test_in_own_mode_the_last_segment_ends_with_the_decay_and_takes_what_was_kep
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
 def test_a_baseline_in_own_mode_has_trials_that_decay_at_their_max_t(workers: int) -> None:
     """Of several the one that serves it best, which may be nearly all that a slot can train for."""
-    (some,) = load_tables(Path("nanogpt-shakespeare-600s"))
+    some = load_table(Path("nanogpt-shakespeare-600s"))
     share, asked = 600 / some.exhaustive_seconds, settings(seeds=1)
     tried = {each: search(some, "ray-asha", share=share, workers=workers, max_t=each).regret for each in MAX_T}
     budget = Amount(text="", times=share)
@@ -209,7 +209,7 @@ def test_a_search_of_a_measured_table_is_suggested_to_as_a_search_is_and_of_anot
 
 
 def test_a_search_that_is_told_of_another_begins_with_the_winner_of_that_and_a_baseline_is_told_nothing() -> None:
-    (table,) = load_tables(Path("nanogpt-shakespeare"))
+    table = load_table(Path("nanogpt-shakespeare"))
 
     def tried(scheduler: str, earlier: Table | None) -> tuple[list[int], list[int]]:
         """The curves that it began with, in order, and those that it trained to their ends."""
@@ -225,7 +225,7 @@ def test_a_search_that_is_told_of_another_begins_with_the_winner_of_that_and_a_b
 
 
 def test_the_search_before_has_as_much_cap_also_where_that_is_a_share_of_another_table() -> None:
-    (table,) = load_tables(Path("nanogpt-shakespeare"))
+    table = load_table(Path("nanogpt-shakespeare"))
     share = Cell(
         table=table, scheduler="ration", budget=Amount(text="", times=0.05), workers=1,
         earlier=replace(table, curves=table.curves[:4]),

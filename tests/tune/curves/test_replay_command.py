@@ -15,6 +15,7 @@ from tune.cli import main
 from tune.curves.replay_command import report
 from tune.curves.replay_settings import ReplaySettings
 from tune.errors import UserError
+from tune.store.journal import JOURNAL_FILE, Journal
 
 
 def test_rows_are_json_and_one_a_cell(tmp_path, capsys):
@@ -158,7 +159,6 @@ BAD_TABLES = [
     ('{"config": {}, "parameters": 1, "seconds_per_report": 1, "valid_loss": [5e3, 2e2]}', "lie 4800 apart"),
     ('{"config": {"a": "\u2028"}, "parameters": 1, "seconds_per_report": 1}', "line 1 has no valid_loss"),
     (b"\xff\xfe\xfd", "not UTF-8"),
-    (b"SQLite format 3\0 and no more", "not a study's journal"),
 ]
 
 
@@ -170,6 +170,16 @@ def test_a_bad_table_ends_with_one_line(tmp_path, capsys, content, line):
     assert main(ReplaySettings, [str(path), "--budget", "5%"]) == 2
     out, error = capsys.readouterr()
     assert out == "" and line in error and error.count("\n") == 1
+
+
+def test_a_study_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its trials are nearly all cut short, by the search whose decisions a replay would measure."""
+    Journal(tmp_path, new=True).close()
+    for path in (tmp_path, tmp_path / JOURNAL_FILE):
+        assert main(ReplaySettings, [str(path), "--budget", "5%"]) == 2
+        out, error = capsys.readouterr()
+        assert out == "" and error.count("\n") == 1
+        assert f"table: '{path}'" in error and "name a .jsonl table, or one of nanogpt-shakespeare" in error
 
 
 @pytest.mark.parametrize(

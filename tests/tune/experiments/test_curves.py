@@ -27,7 +27,7 @@ from model.training.train import train
 from tests.soak.accounts import number
 from tests.tune.experiments.this_process import ThisProcess, without_ray
 from tune.backend.worker_group import Message, Task, TaskContext
-from tune.curves.recorded import Table, load_tables
+from tune.curves.recorded import Table, load_table
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments import curves, life_training, runner
@@ -253,7 +253,7 @@ def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(known_
     first = points(HERE, settings())
     rows = rows_of(first) + rows_of(further(rows_of(first)))
     (tmp_path / curves.TABLE).write_text(CURVES.files(rows)[curves.TABLE])
-    (table,) = load_tables(tmp_path / curves.TABLE)
+    table = load_table(tmp_path / curves.TABLE)
     assert isinstance(table, Table) and table.is_own_mode and len(table.curves) == len(SHAPES)
     assert sorted(len(curve.losses) for curve in table.curves) == [120] * 11 + [1200] * 5
     for curve in table.curves:
@@ -314,7 +314,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
         more = asked | {"text_corpus": tmp_path / "text.txt", "out": study, "resume": resumed}
         found.append(runner.run_experiment(CURVES, settings(**more)))
     assert found == [runner.INTERRUPTED] * 3 + [0]
-    (table,) = load_tables(study / curves.TABLE)
+    table = load_table(study / curves.TABLE)
     ends = sorted(sum(map(math.isfinite, curve.decayed)) for curve in table.curves)
     assert table.is_own_mode and ends[1] == ends[0] + 1 and min(curve.finite_reports for curve in table.curves) > 1
     rows = [json.loads(line) for line in (study / curves.TABLE).read_text().splitlines()]
