@@ -1,13 +1,12 @@
-"""Experiments: the points that each measures one by one, what these cost, which flags make them affordable, and the
-trials that they are charged to."""
+"""Experiments: the points that each measures one by one, what these cost, and the trials that they are charged to."""
 
 import itertools
 import json
+import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,11 @@ from tune.own_space import LOOP
 from tune.recipe import SETTABLE, batch_scaled_fields
 from tune.rows import Row
 from tune.search_context import check_idle
-from tune.search_space import DIMENSIONS, SPACES, Dimensions, Space, Value, fix_text, label
+from tune.search_space import DIMENSIONS, SPACES, Space, label
 from tune.store.journal import FACTS_QUERY, Journal, connect, facts_in, study_facts
 from tune.store.queries import best_so_far
 from tune.table_text import Table
+from tune.units import duration_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,44 +145,6 @@ class Trials:
         self._journal.update("trials", trial, {"state": "finished", "reason": None} | known)
 
 
-SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))
-"""Shares of a training that are proposed for --scale where the cap does not pay for the whole, the largest first."""
-
-ADVISED_MARGIN = 1.25
-"""Factor of what is proposed over its price: prices are measured anew when it is typed, and differ."""
-
-
-def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[ExperimentSettings], float]) -> list[str]:
-    """Return flags that the cap pays for, with ADVISED_MARGIN: the largest --scale, and one of the free dimensions
-    fixed; if neither suffices alone, both together.
-
-    least: returns the device-seconds that all points need at least under some settings. UserError: these leave no
-    point.
-    """
-
-    def paid(scale: float, fix: Mapping[str, Value]) -> float:
-        """Return the least that this costs; 0: the cap does not pay for it, or it leaves no point."""
-        try:
-            cost = least(replace(settings, scale=scale, fix=fix))
-        except UserError:
-            return 0.0
-        return cost if ADVISED_MARGIN * cost <= settings.budget else 0.0
-
-    def narrowed(scale: float, flags: str) -> Iterator[str]:
-        """Yield flags with one more dimension fixed: to the value that leaves the most to do of those that the cap pays
-        for."""
-        fixes = [{**settings.fix, name: value} for name, values in free.items() for value in values]
-        costs = {fix_text(fix): paid(scale, fix) for fix in fixes}
-        if any(costs.values()):
-            yield f"{flags} {max(costs, key=costs.__getitem__)}"
-
-    shorter = [scale for scale in SCALES if scale < settings.scale]
-    scaled = (f"--scale {scale:g}" for scale in shorter if paid(scale, settings.fix))
-    alone = [*islice(scaled, 1), *narrowed(settings.scale, "--fix")]
-    both = chain.from_iterable(narrowed(scale, f"--scale {scale:g} --fix") for scale in shorter)
-    return alone or list(islice(both, 1))
-
-
 START_SECONDS, END_SECONDS = 15.0, 5.0
 """Seconds on each device of a group that are kept for its processes to start and to end."""
 
@@ -223,11 +185,19 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
         check_idle(replace(settings, set={**experiment.recipe, **settings.set}))
     points = experiment.points(devices, settings)
     check_same_points(experiment, settings, devices, points)
-    if settings.resume is None and settings.budget < price(points, 0.0):
-        taken = {*settings.fix, *experiment.sets}
-        free = {name: values for name, values in space.dimensions.items() if name not in taken}
-        others = remedies(settings, free, lambda some: price(experiment.points(devices, some), 0.0))
-        raise settings.too_small_error(experiment.name, price(points, 0.0), others)
+    if settings.resume is None and settings.budget < (least := price(points, 0.0)):
+
+        def lowers(**changed: Any) -> bool:
+            with suppress(UserError):  # of what leaves no point
+                return price(experiment.points(devices, replace(settings, **changed)), 0.0) < least
+            return False
+
+        first = {name: values[0] for name, values in space.dimensions.items() if name not in experiment.sets}
+        others = ["a smaller --scale"] * lowers(scale=settings.scale / 2)
+        others += ["more fixed with --fix"] * lowers(fix=first)
+        remedy = ", or ".join([f"at least {duration_text(math.ceil(least))}", *others])
+        asked = duration_text(settings.budget)
+        raise invalid("budget", f"{asked!r} does not pay for {experiment.name}: write {remedy}")
     given = {**experiment.recipe, **settings.recipe, **settings.set}
     texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **given})
     (data,) = texts.data.values()

@@ -1,9 +1,8 @@
 """Settings of an experiment: the search's, with one family; standard library only."""
 
-import math
 import pkgutil
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -27,7 +26,7 @@ from tune.search_flags import CORPUS, HUB_TEXT
 from tune.settings import Settings
 from tune.table_text import FORMS, TableFlags
 from tune.units import SIZES as MEMORY_FORMS
-from tune.units import bytes_text, duration_text, parse_bytes
+from tune.units import bytes_text, parse_bytes
 
 EXPERIMENTS = {
     **dict.fromkeys(("ablation", "overfitting"), "translation"),
@@ -154,13 +153,6 @@ class ExperimentSettings(TableFlags, Settings):
     def entry(self) -> str:
         """The command whose settings these are, with the experiment's name."""
         return f"{script_command('tune/experiment.py')} {self.name}"
-
-    def too_small_error(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
-        """Return the error for a cap that does not pay for an experiment. smallest: the device-seconds that would;
-        others: flags that would too."""
-        asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
-        remedy = ", or ".join([f"at least {least}", *others])
-        return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")
 
 
 def typed_again(stored: Mapping[str, str | bool], experiment: str) -> list[str]:

@@ -1,10 +1,9 @@
-"""Which points of an experiment a cap pays for, what else would pay for them, and what may be fixed; and what a
+"""Which points of an experiment a cap pays for, what lowers their price, and what may be fixed; and what a
 training will take, by steps of small models.
 """
 
 import json
 import math
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +28,12 @@ from tune.experiments.base import (
     check_given,
     make_experiment_context,
     price,
-    remedies,
 )
 from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.prices import MADE_UP, PROBED, fit_step_speed, step_flops, step_price
 from tune.search_space import PRECISIONS
 from tune.store.journal import Journal
+from tune.units import parse_duration
 
 GROUP = START_SECONDS + END_SECONDS
 
@@ -85,42 +84,29 @@ def test_points_of_two_configurations_are_two():
     assert narrow.key != wide.key and narrow.text == "d_model 16"
 
 
-def costs(floor: float) -> Callable[[ExperimentSettings], float]:
-    """Of a training and of a floor below it, both the less the narrower the model is."""
-    return lambda settings: (floor + 1000 * settings.scale) * settings.fix.get("d_model", 128) / 128
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_cap_that_is_too_small_is_told_the_least_one_and_what_lowers_it(
+    name: str, monkeypatch: pytest.MonkeyPatch, known_prices: None
+) -> None:
+    experiment, here = EXPERIMENTS[name], Devices(kind="cpu", count=2, model="", precisions=PRECISIONS, cores=2)
+    monkeypatch.setattr("tune.experiments.base.find_devices", lambda _: here)
+    monkeypatch.setattr("tune.experiments.base.check_idle", lambda _: None)
+    texts = {"text_corpus": "builtin", "translation_corpus": "builtin"}
+    asked = ExperimentSettings(budget="1s", families=experiment.families[0], **texts)
 
+    def refused(**changed: Any) -> tuple[float, str]:
+        with pytest.raises(UserError, match=f"^--budget: '.*' does not pay for {name}: write at least ") as error:
+            make_experiment_context(experiment, replace(asked, **changed))
+        least, *others = str(error.value).split("write at least ")[1].split(", or ")
+        return parse_duration(least), " ".join(others)
 
-REMEDIES = [
-    (200, 10, {}, ["--scale 0.1", "--fix d_model=16"]), (700, 10, {}, ["--scale 0.5", "--fix d_model=64"]),
-    (600, 700, {}, ["--fix d_model=16"]), (75, 10, {}, ["--scale 0.05"]), (1, 10, {}, []),
-    (5, 10, {}, ["--scale 0.02 --fix d_model=16"]),
-    (300, 10, {"heads": 4}, ["--scale 0.2", "--fix heads=4,d_model=16"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("budget", "floor", "fix", "proposed"), REMEDIES)
-def test_the_longest_training_and_the_widest_model_that_the_cap_pays_for_are_proposed(budget, floor, fix, proposed):
-    settings = ExperimentSettings(budget=budget, families="nanogpt", fix=fix)
-    assert remedies(settings, {"d_model": (16, 64)}, costs(floor)) == proposed
-
-
-@pytest.mark.parametrize("budget", [200.0, 520.0, 600.0, 700.0])
-def test_what_is_proposed_is_paid_for_though_prices_are_measured_anew(budget):
-    settings = ExperimentSettings(budget=budget, families="nanogpt")
-    scale, fix = remedies(settings, {"d_model": (16, 64)}, costs(10))
-    dearer = 1.2  # than when it was proposed
-    for scaled, fixed in ((float(scale.split()[1]), {}), (1.0, {"d_model": int(fix.partition("=")[2])})):
-        assert dearer * costs(10)(replace(settings, scale=scaled, fix=fixed)) <= budget
-
-
-def test_less_training_than_was_asked_for_is_proposed_and_nothing_that_leaves_no_point():
-    def least(settings: ExperimentSettings) -> float:
-        if settings.fix:
-            raise UserError("--fix leaves none")
-        return 1000 * settings.scale
-
-    settings = ExperimentSettings(budget=15, families="nanogpt", scale=0.02)
-    assert remedies(settings, {"d_model": (16,)}, least) == ["--scale 0.01"]
+    least, others = refused()
+    refused(budget=least - 2)
+    assert make_experiment_context(experiment, replace(asked, budget=least)).points
+    lower = {"--scale": {"scale": 0.1}, "--fix": {"fix": {"d_model": 16, "layers": 2}}}
+    assert all(refused(**changed)[0] < least for flag, changed in lower.items() if flag in others)
+    assert ("--scale" in others) == (not experiment.work or name in ("stages", "large_batch", "curves"))
+    assert ("--fix" in others) == (name in ("overfitting", "precision", "scaling", "data_parallel"))
 
 
 FIXED: dict[str, Any] = {"d_model": 512, "heads": 16, "layers": 16, "dropout": 0.5, "precision": "fp16"}

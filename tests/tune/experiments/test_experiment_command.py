@@ -155,14 +155,6 @@ def test_the_least_cap_of_a_list_pays_for_one_of_those_that_come_first_however_m
     assert trained and trained[0].startswith("d128 ")
 
 
-def test_what_is_proposed_beside_a_larger_cap_is_within_it(texts, capsys):
-    asked = ["stages", "--budget", "3m", "--plan", "--text-corpus", str(texts["text_corpus"]), *HERE]
-    assert cli.main(ExperimentSettings, asked) == 2
-    remedies = capsys.readouterr().err.strip().split(", or ")[1:]
-    assert remedies and remedies[0].startswith("--scale 0.")
-    assert {cli.main(ExperimentSettings, [*asked, *remedy.split()]) for remedy in remedies} == {0}
-
-
 def test_an_experiment_on_a_model_of_its_own_asks_for_no_text_and_tells_of_none(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("tune.corpora.fetch_dataset_infos", lambda *_: pytest.fail("the hub was asked"))
     asked = list[ExperimentSettings]()
