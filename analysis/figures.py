@@ -70,10 +70,7 @@ def plot(settings: PlotSettings) -> int:
         save(roofline(open_kernels(*settings.studies or [newest_study(RUNS, kernels=True)])), here)
     else:
         study = open_study(*settings.studies or [newest_study(RUNS)])
-        if settings.what == "speedup":
-            draw_all(pictures_of(study, "scaling"), here)
-        else:
-            draw_all(pictures_of(study, str(study.facts.get("experiment", ""))), settings.out or study.folder)
+        draw_all(pictures_of(study), settings.out or study.folder)
     return 0
 
 
@@ -82,8 +79,9 @@ def save(picture: Picture, folder: Path) -> None:
     print(*picture.save(folder), f"\n{picture.text}")
 
 
-def pictures_of(study: Study, name: str) -> list[Callable[[], Picture]]:
-    """Return the pictures of an experiment. UserError: it has none, or the study is a search."""
+def pictures_of(study: Study) -> list[Callable[[], Picture]]:
+    """Return the pictures of a study of an experiment. UserError: it has none, or the study is a search."""
+    name = str(study.facts.get("experiment", ""))
     if name not in PICTURES:
         named = f"of {name}" if name else "a search"
         report = f"{script_command('analysis/report.py')} {shlex.quote(str(study.folder))}"

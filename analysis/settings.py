@@ -27,7 +27,6 @@ PICTURE_KINDS = {
     "effects": "of each family the effect of each dimension with intervals, its importance, all configurations at once",
     "compare": "two studies side by side: settings, spending, winners, progress",
     "experiment": "what an experiment found",
-    "speedup": "what more devices gain, and what of a step is communication",
     "roofline": "what kernels reach under the roofs of the machine",
 }
 """What can be drawn."""

@@ -215,7 +215,7 @@ def test_flags_that_do_not_serve(six: Written, line: str) -> None:
         do(kind, words if kind is RankSettings else words[1:])
 
 
-@pytest.mark.parametrize("what", ["compare", "experiment", "roofline", "speedup"])
+@pytest.mark.parametrize("what", ["compare", "experiment", "roofline"])
 def test_a_picture_that_is_of_no_family_takes_none(six: Written, what: str) -> None:
     with one_line("^--family: 'nanogpt' is of front, curves and effects: leave it out"):
         do(PlotSettings, [what, str(six.folder), *[str(six.folder)] * (what == "compare"), "--family", "nanogpt"])

@@ -444,8 +444,6 @@ def test_an_experiment_that_runs_is_waited_for_as_it_cannot_be_resumed(tmp_path:
 def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written]) -> None:
     searched = write()
     searched.trial("t001")
-    with pytest.raises(UserError, match=r"has no row of scaling; make one: python tune/experiment\.py scaling --bud"):
-        do(PlotSettings, ["speedup", str(searched.folder)])
     with pytest.raises(UserError, match=r"is a search, of which there is no such picture: name a study of .*scaling"):
         do(PlotSettings, ["experiment", str(searched.folder)])
 

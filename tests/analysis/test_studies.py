@@ -50,7 +50,7 @@ def test_the_newest_is_the_one_of_its_kind_that_was_written_last(write: Callable
 def test_a_command_that_is_named_can_be_typed_where_the_folder_has_a_space(write: Callable[..., Written]) -> None:
     kernels, searched = write("of kernels", kernels=["copy"]), write("a search")
     searched.trial("t001")
-    for study, draw in ((kernels, open_study), (searched, lambda folder: pictures_of(open_study(folder), ""))):
+    for study, draw in ((kernels, open_study), (searched, lambda folder: pictures_of(open_study(folder)))):
         with pytest.raises(UserError) as error:
             draw(study.folder)
         assert shlex.split(str(error.value))[-1] == str(study.folder)
