@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,6 @@ AVERAGE = "average."
 """Prefix of a parameter's name, for its average among the optimizer's tensors."""
 LONGEST_REASON = 300  # characters of why weights cannot be read
 KEPT = 2  # step checkpoints: the newest, and one to fall back to
-_MAY_BE_ABSENT: dict[str, Any] = {
-    "own": {}, "scaling_rules": True, "evaluation_window": None, "micro_batches": 1, "checkpointing": False,
-}  # fmt: skip
-"""Fields of Config that older checkpoints lack, with the values that stand for that."""
 
 
 class DamagedCheckpoint(UserError):
@@ -201,12 +197,6 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
         raise UserError(f"model: {folder / WEIGHTS}: {what}; name a best-<family> folder of a study") from error
     set_compute(model, precision, own=config.family not in BUILT_IN)
     return model.eval()
-
-
-def config_state(config: Config) -> dict[str, Any]:
-    """Return a config as JSON-able values; Config(**config_state(c)) == c. Fields as in _MAY_BE_ABSENT are left out."""
-    state = asdict(config) | {"betas": list(config.betas), "own": dict(config.own)}
-    return {name: value for name, value in state.items() if name not in _MAY_BE_ABSENT or value != _MAY_BE_ABSENT[name]}
 
 
 def _read_state(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ class _Training:
         self.written, saved = checkpoints.load_or_older(self.written)
         if saved is None:
             return
-        if {**OLD_DEFAULTS, **saved.state["config"]} != checkpoints.config_state(self.config):
+        if Config(**{**OLD_DEFAULTS, **saved.state["config"]}) != self.config:
             raise UserError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
         self.learner.restore(saved)
         self.saved_steps = self.learner.steps
@@ -246,7 +246,7 @@ class _Training:
 
     def _state(self) -> dict[str, Any]:
         return self.learner.state() | {
-            "config": checkpoints.config_state(self.config),
+            "config": asdict(self.config),
             "pace": self.pace.state(),
             "first_loss": self.recent.first_loss,
             "decay": self.decay.state(self._training_left()),

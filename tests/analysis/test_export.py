@@ -5,6 +5,7 @@ import resource
 import shlex
 import sqlite3
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import optuna
@@ -160,7 +161,7 @@ def won(study: Written, architecture: str, tokenizer: Tokenizer = CHARACTERS) ->
     """A winner of that study, as a search leaves it."""
     config = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=8, architecture=architecture)
     made = build_model(config, vocabulary=tokenizer.vocabulary, pad=0)
-    state = {"steps": 7, "config": checkpoints.config_state(config)}
+    state = {"steps": 7, "config": asdict(config)}
     saved = checkpoints.save(study.folder / "checkpoints" / "t2", made, {"step": torch.zeros(1)}, state)
     checkpoints.export(saved, study.folder / "best-nanogpt", tokenizer.to_json())
     path = str(saved.relative_to(study.folder))

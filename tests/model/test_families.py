@@ -17,7 +17,7 @@ from model.data.dataset import TextData
 from model.families import FAMILIES, Batch, Family, register_family
 from model.nn.precision import PRECISIONS, Embedding, Linear, compute_dtype
 from model.training import checkpoint as checkpoints
-from model.training.checkpoint import config_state, export, load_model
+from model.training.checkpoint import export, load_model
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
 from tests.model.conftest import assert_parts_add_up
@@ -166,12 +166,6 @@ def test_its_loss_is_measured_in_fp32_in_any_precision(
         loss, _ = bigrams.losses(model, config, batch.inputs, batch.targets)
         nats, _ = bigrams.sums(model, replace(batch, tokens=100_000))
         assert loss.dtype == torch.float32 and nats.item() == pytest.approx(100_000 * loss.item())
-
-
-def test_a_config_without_dimensions_of_its_own_is_kept_as_before_there_were_any(small_text: Config) -> None:
-    """A study of an earlier version goes on."""
-    assert not {"own", "scaling_rules"} & set(config_state(small_text))
-    assert Config(**config_state(small_text)) == small_text
 
 
 @pytest.mark.parametrize("lacking", ["space", "build", "batches", "loss"])

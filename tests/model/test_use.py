@@ -4,6 +4,7 @@ import io
 import json
 import os
 import unicodedata
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
 from model.inference import SAMPLE_TOKENS, continuation, samples, translations
 from model.settings import BEAM_WIDTH, GenerateSettings, TranslateSettings
-from model.training.checkpoint import config_state, export, load_model, save
+from model.training.checkpoint import export, load_model, save
 from tests.model.conftest import prepared_pairs
 from tune.cli import main
 
@@ -36,7 +37,7 @@ def built(family: str, tokenizer: Tokenizer) -> torch.nn.Module:
 
 
 def exported(folder: Path, family: str, tokenizer: Tokenizer) -> Path:
-    state = {"steps": 1, "config": config_state(tiny(family))}
+    state = {"steps": 1, "config": asdict(tiny(family))}
     checkpoint = save(folder / family, built(family, tokenizer), {"step": torch.zeros(1)}, state)
     return export(checkpoint, folder / f"best-{family}", tokenizer.to_json())
 

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from model.config import RECIPES, Config
 from model.families import FAMILIES, Family
 from model.settings import GenerateSettings
-from model.training.checkpoint import config_state, export, save
+from model.training.checkpoint import export, save
 from tests.forked import FORKING
 from tests.model.test_families import Bigrams
 from tests.model.test_use import CHARACTERS
@@ -362,7 +362,7 @@ def test_a_winner_of_it_writes_where_its_file_is_loaded(
     del RECIPES["mine"]
     cli.parse(Settings, ["--budget", "1h", "--load", str(mine), "--families", "mine"])
     model = FAMILIES["mine"].build(config, CHARACTERS.vocabulary, 0)
-    state = {"steps": 1, "config": config_state(config)}
+    state = {"steps": 1, "config": asdict(config)}
     checkpoint = save(tmp_path / "checkpoints", model, {"step": torch.zeros(1)}, state)
     folder = export(checkpoint, tmp_path / "best-mine", CHARACTERS.to_json())
     forget()

@@ -17,7 +17,7 @@ from model.data.dataset import prepare_pairs
 from model.families import Transformers
 from model.inference import Sample
 from model.nn.translator import Translator
-from model.training.checkpoint import config_state, export, save
+from model.training.checkpoint import export, save
 from model.training.evaluation import Score
 from model.training.time_budget import Lease
 from tests.cuda.fake_cuda import fake_cuda
@@ -134,7 +134,7 @@ class Slow:
         self.data = prepare_pairs(corpus)
         config = Config(family="translation", d_model=16, heads=4, layers=2)
         model = build_model(config, vocabulary=self.data.vocabulary, pad=self.data.pad)
-        state = {"steps": 1, "config": config_state(config)}
+        state = {"steps": 1, "config": asdict(config)}
         saved = save(folder / "checkpoints" / "t001", model, {"step": torch.zeros(1)}, state)
         row = {"trial": "t001", "family": "translation", "config": "{}", "state": "paused", "created": 0.0}
         self.world.journal.insert("trials", row)

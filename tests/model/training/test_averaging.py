@@ -1,7 +1,7 @@
 """The average of the weights: its formula; it goes on bit by bit, is measured apart, and kept where it is better."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +82,7 @@ def test_what_is_exported_is_the_average_of_every_weight(tmp_path, architecture)
     tokenizer = CharacterTokenizer("abc")
     model = build_model(config, vocabulary=tokenizer.vocabulary, pad=0)
     average = {f"{AVERAGE}{name}": torch.randn_like(each) for name, each in model.named_parameters()}
-    saved = checkpoints.save(tmp_path, model, average, {"steps": 1, "config": checkpoints.config_state(config)})
+    saved = checkpoints.save(tmp_path, model, average, {"steps": 1, "config": asdict(config)})
     folder = checkpoints.export(saved, tmp_path / "best", tokenizer.to_json(), averaged=True)
     kept = dict(checkpoints.load_model(folder)[0].named_parameters())
     assert all(torch.equal(kept[name.removeprefix(AVERAGE)], tensor) for name, tensor in average.items())

@@ -4,7 +4,7 @@ import json
 import pickle
 import random
 import resource
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer
 from model.nn.precision import set_compute
 from model.training import checkpoint as checkpoints
-from model.training.checkpoint import DamagedCheckpoint, config_state, export, latest, load, load_model, save
+from model.training.checkpoint import DamagedCheckpoint, export, latest, load, load_model, save
 from tune import machine
 
 
@@ -44,7 +44,7 @@ def model(config: Config = CONFIG, vocabulary: int = TOKENIZER.vocabulary, pad: 
 
 def saved(folder: Path, steps: int, name: str = "", config: Config = CONFIG) -> Path:
     tensors = {"random.cpu": torch.get_rng_state(), "moment": torch.arange(3.0)}
-    state = {"steps": steps, "config": config_state(config), "numbers": [0.1, None]}
+    state = {"steps": steps, "config": asdict(config), "numbers": [0.1, None]}
     return save(folder, model(config), tensors, state, name)
 
 
@@ -225,7 +225,7 @@ def test_an_exported_translator_gives_the_same_logits(tmp_path: Path) -> None:
     config = Config(family="translation", d_model=16, heads=4, layers=2)
     tokenizer = SubwordTokenizer.train(["one two three"] * 3, 300, marks=True)
     made = model(config, tokenizer.vocabulary, tokenizer.pad)
-    path = save(tmp_path, made, {"none": torch.zeros(1)}, {"steps": 1, "config": config_state(config)})
+    path = save(tmp_path, made, {"none": torch.zeros(1)}, {"steps": 1, "config": asdict(config)})
     loaded, again = load_model(export(path, tmp_path / "best-translation", tokenizer.to_json()))
     source = torch.tensor([again.encode("one two")])
     target = torch.tensor([[again.bos, *again.encode("three")]])
@@ -251,7 +251,7 @@ def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_what_in_weights_does_not_fit_is_told_in_one_line(tmp_path: Path) -> None:
     folder = export(saved(tmp_path / "trial", 7), tmp_path / "best-nanogpt", TOKENIZER.to_json())
-    state = config_state(replace(CONFIG, d_model=2 * CONFIG.d_model))
+    state = asdict(replace(CONFIG, d_model=2 * CONFIG.d_model))
     (folder / "config.json").write_text(json.dumps(state))
     with pytest.raises(ValueError, match=r"^model: [^\n]* size mismatch for [^\n]*; name a best-<family>"):
         load_model(folder)

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from model.training.monitor import RecentSteps
 from model.training.time_budget import WARM, Segment
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
+from tune.errors import UserError
 from tune.reports import Evaluation, Report
 
 Life = Callable[..., list[Report]]
@@ -149,14 +151,19 @@ def test_a_damaged_checkpoint_falls_back_and_one_of_another_config_is_refused(
 def test_a_checkpoint_of_a_version_whose_configs_had_fewer_fields_is_gone_on_from(
     small_text: Config, text_data: TextData, tmp_path: Path, run: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, state = replace(small_text, **OLD_DEFAULTS), checkpoints.config_state
+    config, save = replace(small_text, **OLD_DEFAULTS), checkpoints.save
+    added = {*OLD_DEFAULTS, "own", "scaling_rules", "evaluation_window", "micro_batches", "checkpointing"}
+
+    def of_before(folder: Path, model: Any, tensors: Any, state: dict[str, Any], *rest: Any, **late: Any) -> Path:
+        kept = {name: value for name, value in state["config"].items() if name not in added}
+        return save(folder, model, tensors, state | {"config": kept}, *rest, **late)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            checkpoints, "config_state",
-            lambda of: {name: value for name, value in state(of).items() if name not in OLD_DEFAULTS},
-        )  # fmt: skip
+        patch.setattr(checkpoints, "save", of_before)
         first = Path(str(run(config, text_data, tmp_path, steps=1)[-1].checkpoint))
     assert run(config, text_data, tmp_path, checkpoint=first, steps=2)[-1].steps == 2
+    with pytest.raises(UserError, match="holds another configuration"):
+        run(replace(config, scaling_rules=False), text_data, tmp_path, checkpoint=first, steps=2)
 
 
 def test_a_compiler_that_fails_costs_nothing_but_time(
