@@ -194,7 +194,7 @@ def rank(settings: RankSettings) -> int:
     studies = open_studies(settings.studies)
     results = Results(studies=studies)
     check(settings, results.measure)
-    if not settings.studies and not (settings.json or settings.csv or settings.form):
+    if not settings.studies and not (settings.json or settings.form):
         print(f"The newest study: {studies[0].folder}\n")
     if settings.stability is not None:
         from analysis.stability import show_stability

@@ -129,7 +129,7 @@ class Study:
         """Name of its experiment, where that measured other things than trainings to rank; else ''."""
         name = str(self.facts.get("experiment", ""))
         with suppress(UserError):
-            return name if experiment_rows(self, name) else ""
+            return name if name and experiment_rows(self, name) else ""
         return ""
 
     def corpus(self, family: str) -> dict[str, Any]:
@@ -251,8 +251,7 @@ def open_studies(folders: Sequence[Path]) -> list[Study]:
 
 def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     """Return the last row of each point of an experiment that was measured. UserError: there is none, and why."""
-    of_before = study.read("SELECT 1 FROM pragma_table_info('rows')").empty  # such old journals have no experiments
-    stored = [] if of_before else study.read(EXPERIMENT_ROWS_QUERY, name).itertuples(index=False)
+    stored = study.read(EXPERIMENT_ROWS_QUERY, name).itertuples(index=False)
     rows, script = last_rows(stored).values(), f"{script_command('tune/experiment.py')} {name}"
     measured = [row for row in rows if "skipped" not in row]
     if not measured:
