@@ -1,7 +1,8 @@
 """Images: a small ResNet (He et al. 2016, arXiv:1512.03385) on CIFAR-10 (Krizhevsky 2009), or on made-up images.
 
-images="--load examples/classifier.py --families classifier --own-corpus hub:uoft-cs/cifar10" # or a binary FILE
-python tune/experiment.py batch_size --budget 30m $images # loader and scaling too; tune/run.py searches
+python tune/experiment.py batch_size --budget 30m --load examples/classifier.py --families classifier
+
+CIFAR-10: --own-corpus hub:uoft-cs/cifar10, or a binary FILE. Experiments loader and scaling too; tune/run.py searches.
 """
 
 import io

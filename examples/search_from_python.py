@@ -4,6 +4,6 @@ from tune.settings import Settings
 from tune.study import search
 
 if __name__ == "__main__":
-    result = search(Settings(budget="2h", families="nanogpt", text_corpus="text.txt"))
+    result = search(Settings(budget="2h", families="nanogpt"))
     print(result)  # a pandas DataFrame
     print(result.attrs["study"])  # its folder; search(Settings.of_study(FOLDER, budget="4h")) goes on with it

@@ -50,4 +50,4 @@ class MLflow(Listener):
 
 
 if __name__ == "__main__":
-    search(Settings(budget="2h", families="nanogpt", text_corpus="text.txt"), callbacks=[MLflow()])
+    search(Settings(budget="2h", families="nanogpt"), callbacks=[MLflow()])

@@ -44,4 +44,4 @@ class Wandb(Listener):
 
 
 if __name__ == "__main__":
-    search(Settings(budget="2h", families="nanogpt", text_corpus="text.txt"), callbacks=[Wandb("ration")])
+    search(Settings(budget="2h", families="nanogpt"), callbacks=[Wandb("ration")])

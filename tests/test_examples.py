@@ -62,6 +62,27 @@ def test_a_search_returns_its_ranking(printed: tuple[Path, str], monkeypatch: py
     assert printed[1].endswith(f"{result}\n")
 
 
+@pytest.mark.parametrize("example", ["search_from_python", "track_mlflow", "track_wandb"])
+def test_a_copy_of_an_example_names_no_file_of_ours(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the search itself, in an empty folder."""
+    asked: list[Settings] = []
+
+    def checked(settings: Settings, _: object) -> study.Outcome:
+        settings.check_files()
+        asked.append(settings)
+        return study.Outcome(folder=tmp_path, found=True, interrupted=None)
+
+    for library in ("mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, library, Tracker())
+    monkeypatch.setattr(study, "run_study", checked)
+    monkeypatch.setattr(study, "ranking", lambda *_: pd.DataFrame())
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
+    assert len(asked) == 1
+
+
 class Tracker:
     """MLflow and Weights & Biases, as far as the examples ask them. logged: of each run its losses by steps."""
 

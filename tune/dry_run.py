@@ -19,7 +19,15 @@ from tune.assembly import make_engine, make_family, parameters
 from tune.devices import find_devices
 from tune.flags import invalid
 from tune.own_space import OwnSpace
-from tune.recipe import LEAST_TOKENS_A_WEIGHT, MOST_EPOCHS, MOST_TOKENS_A_WEIGHT, Recipe, StepPrices, launches
+from tune.recipe import (
+    LEAST_TOKENS_A_WEIGHT,
+    MOST_EPOCHS,
+    MOST_TOKENS_A_WEIGHT,
+    Recipe,
+    StepPrices,
+    launches,
+    unused_settings,
+)
 from tune.search.earlier import WarmStart
 from tune.search.engine import Engine
 from tune.search.family import Family, TrialRecord
@@ -379,7 +387,7 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
         cells = "".join(f"{value:>10}" for value in values)
         yield f"  {label(size.config):<24} {size.parameters:>12,} {1000 * size.step:>7.1f} ms{cells}"
     yield f"  memory: {_memory_text(family.memory)}"
-    yield from _recipe_lines(family.recipe)
+    yield from _recipe_lines(name, family.recipe)
     yield from _doubts(family.favourites)
 
 
@@ -405,10 +413,11 @@ def _doubts(favourites: Sequence[Favourite]) -> Iterator[str]:
         yield f"  By the forecast a step of {label(idle.config)} fills {100 * idle.fills:.0f} % of the device."
 
 
-def _recipe_lines(recipe: Recipe) -> Iterator[str]:
+def _recipe_lines(family: str, recipe: Recipe) -> Iterator[str]:
     """Yield lines on what is not searched, and why it has its value."""
     for name, why in recipe.why.items():
-        yield f"  {name:<24} {recipe.config[name]:>12}   {why}"
+        if name not in unused_settings(family):
+            yield f"  {name:<24} {recipe.config[name]:>12}   {why}"
     if recipe.flops:
         about = f"{recipe.flops:.2g} FLOP/s train it on {recipe.tokens / 1e6:.3g}M tokens, in all that a trial can have"
         yield f"  {'weights to begin with':<24} {f'{recipe.weights / 1e6:.2g}M':>12}   {about}"

@@ -22,7 +22,7 @@ LONGEST = 140
 SCRIPTS = ("tune", "analysis", "kernels", "model")
 INSTALLED = "ration"
 COMMANDS = {
-    "run": ("tune/run.py", "find the best small Transformer that a fixed number of device-hours can buy"),
+    "run": ("tune/run.py", "search for the best small Transformer that a fixed number of device-hours can buy"),
     "plan": ("tune/run.py", "what a search would do and cost; spends nothing"),
     "rank": ("analysis/rank.py", "rank what was found"),
     "report": ("analysis/report.py", "write one self-contained page of a study"),

@@ -209,11 +209,11 @@ class Recipe:
         known = {name: value for name, value in set_apart.items() if value is not None}
         return {**self.config, **known, **batch_scaled_fields(self.own, point), **point}
 
-    @property
-    def line(self) -> str:
-        """Return the recipe in one short line."""
+    def line(self, family: str) -> str:
+        """Return the recipe of a family in one short line."""
+        context = "" if "context" in unused_settings(family) else f"context {self.context}, "
         rate, warm_up = f"rate {self.learning_rate:g}", f"warm-up {self.warm_up_steps} steps"
-        return f"context {self.context}, {self.batch_tokens:,} tokens a step, {rate}, {warm_up}"
+        return f"{context}{self.batch_tokens:,} tokens a step, {rate}, {warm_up}"
 
     def around(self, weights: float) -> Self:
         """Return the recipe with another size to begin around, which the same compute trains on other tokens."""

@@ -76,7 +76,7 @@ class SearchFlags(Flags):
 
     command: ClassVar[Command] = Command(
         script="tune/run.py", does="tune.study:run", early="nothing was written",
-        about="Find the best small Transformer that a fixed number of device-hours can buy.",
+        about="Search for the best small Transformer that a fixed number of device-hours can buy.",
     )  # fmt: skip
     budget: float = flag_field(  # device-seconds, as all times here are seconds
         f"the cap in device-hours, never exceeded: {DURATIONS}; with --resume the new total", **TIME, on_resume=True
@@ -209,8 +209,8 @@ class SearchFlags(Flags):
     )  # fmt: skip
     text_corpus: Path | str | None = flag_field(
         "text for nanogpt: a file, a dataset of the Hugging Face hub, or builtin: Python's standard library, good "
-        f"for a smoke test (default: {HUB_TEXT} for a family's first {SMALL_TEXT_SERVES}, {HUB_LARGE_TEXT} for a "
-        "family with more, or builtin where the hub cannot be reached)",
+        f"for a smoke test (default: {HUB_TEXT} for a family with at most {SMALL_TEXT_SERVES}, else "
+        f"{HUB_LARGE_TEXT}; builtin where the hub cannot be reached)",
         default=None, **CORPUS,
     )  # fmt: skip
     own_corpus: Path | str | None = flag_field(

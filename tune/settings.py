@@ -114,8 +114,8 @@ class Settings(SearchFlags):
             load_families(parse_setting(self.__dataclass_fields__["load"], str(self.load)))
         if self.train is not None and self.fix:  # before --fix is parsed, with the families' names
             words = (self.fix if isinstance(self.fix, str) else fix_text(self.fix)).split(",")
-            remedy = f"with --train write {' '.join(f'--range {word.strip()}' for word in words)}"
-            raise invalid("fix", f"'{','.join(words)}' is of the families that come with the project: {remedy}")
+            remedy = f"write {' '.join(f'--range {word.strip()}' for word in words)}"
+            raise invalid("fix", f"'{','.join(words)}' is not for --train: {remedy}")
         for each in sorted(fields(self), key=lambda each: each.name != "families"):  # others name their dimensions
             value = getattr(self, each.name)
             if hasattr(value, "item"):  # a number of NumPy's
@@ -229,7 +229,7 @@ class Settings(SearchFlags):
             return
         for setting in fields(self):
             if setting.name in FAMILY_ONLY_SETTINGS and getattr(self, setting.name) not in (setting.default, {}, ()):
-                raise invalid(setting.name, "is of the families that come with the project: leave it out with --train")
+                raise invalid(setting.name, "is not for --train: leave it out")
         if set(self.families) not in ({LOOP}, set(FAMILIES)) or len({*self.families.values()}) > 1:
             raise invalid("families", f"{families_text(self.families)!r}: --train is in their place: leave one out")
         object.__setattr__(self, "families", {LOOP: 1.0})

@@ -193,7 +193,7 @@ def conduct(
         precisions = f", precisions {', '.join(devices.precisions)}" if context.loop is None else ""
         place_text = f"{devices.slots} x {devices.name}{precisions}"
         write(f"{study}: {duration_text(settings.budget)} on {place_text}")
-        for note in (*context.notes, *(f"{name}: {each.line}" for name, each in context.recipes.items())):
+        for note in (*context.notes, *(f"{name}: {each.line(name)}" for name, each in context.recipes.items())):
             write(note)
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, context.dimensions, context.metric)
         listeners: list[Listener] = [

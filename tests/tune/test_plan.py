@@ -16,7 +16,7 @@ from tune import cli
 from tune.corpora import Corpora, load_corpora
 from tune.devices import Devices
 from tune.dry_run import Plan, make_plan, plan_lines
-from tune.recipe import NOMINAL, StepPrices, launches
+from tune.recipe import NOMINAL, SETTABLE, StepPrices, launches, unused_settings
 from tune.settings import Settings
 
 SMALL = {"d_model": 16, "heads": 4}
@@ -193,6 +193,15 @@ def test_the_command_prints_it_in_lines_that_fit(
     assert re.search(r"^started +6 trials", printed, re.MULTILINE)  # all that such a space has
     assert re.search(r"^spent +[1-8]h\S* of 8h \(\d+\.\d %\)$", printed, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("family", ["nanogpt", "translation"])
+def test_it_names_no_part_of_a_recipe_that_changes_nothing_of_its_family(
+    planned: Callable[..., Plan], family: str
+) -> None:
+    plan, idle = planned(families=family), set(unused_settings(family))
+    assert {line.split()[0] for line in plan_lines(plan) if line.strip()} & {*SETTABLE} == {*SETTABLE} - idle
+    assert ("context" in plan.families[family].recipe.line(family)) == ("context" not in idle)
 
 
 @pytest.mark.parametrize("days", [0, 1, 40])
