@@ -241,7 +241,7 @@ def check(settings: RankSettings, measure: Measure) -> None:
     """Check the flags. UserError: one asks for sizes or perplexities, which a user's loop does not have."""
     for name in OF_FAMILIES if measure.is_loop_metric else ():
         if getattr(settings, name) != getattr(RankSettings, name):
-            rule = f"is of sizes and perplexities, and a training loop of your own goes by {measure.name}: leave it out"
+            rule = f"applies only to families; a training loop of your own goes by {measure.name}: leave it out"
             raise invalid(name, f"{settings.by!r}: {rule}" if name == "by" else rule)
 
 

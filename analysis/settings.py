@@ -72,12 +72,10 @@ class RankSettings(TableFlags):
             rule = "is no share: it lies between 0 and 1; write 0.5 for half"
             raise invalid("stability", f"{self.stability:g} {rule}")
         if self.stability is not None and len(self.studies) > 1:
-            raise invalid("stability", f"{len(self.studies)} studies: it is of one: name one study")
+            raise invalid("stability", f"{len(self.studies)} studies: it applies to one: name one study")
         for name in ("by", "front", "where", "top") if self.stability is not None else ():
             if (value := getattr(self, name)) != getattr(RankSettings, name):
-                raise invalid(
-                    name, f"{value!r} beside --stability, which is of all trials by three measures: leave it out"
-                )
+                raise invalid(name, f"{value!r} applies only without --stability: leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +153,13 @@ class PlotSettings(TableFlags):
             raise UserError(f"WHAT: {self.what!r} is not there: choose {' or '.join(PICTURE_KINDS)}")
         most = {"front": None, "curves": None, "effects": None, "compare": 2}.get(self.what, 1)
         if most and len(self.studies) > most:
-            raise UserError(f"study: {len(self.studies)} folders: {self.what} is of {most}: name fewer")
+            raise UserError(f"study: {len(self.studies)} folders: {self.what} takes {most}: name fewer")
         if self.what == "compare" and len(self.studies) < 2:
-            raise UserError("study: compare is of two studies: name both folders")
+            raise UserError("study: compare takes two studies: name both folders")
         if self.family is not None and self.what not in ("front", "curves", "effects"):
-            raise invalid("family", f"{self.family!r} is of front, curves and effects: leave it out")
+            raise invalid("family", f"{self.family!r} applies only to front, curves and effects: leave it out")
         if self.form and self.what != "compare":
-            rule = f"is of compare, which prints a table, and {self.what} draws: leave it out; each picture has its CSV"
+            rule = "applies only to compare, which prints a table: leave it out; each picture has its CSV"
             raise invalid(self.form, rule)
         if self.form and self.out is not None:
             raise invalid("out", f"'{self.out}' beside --{self.form}, which prints and draws nothing: leave it out")

@@ -178,7 +178,7 @@ def open_study(folder: Path) -> Study:
     study = _opened(folder)
     if KERNELS in study.facts:
         draw = f"{script_command('analysis/plot.py')} roofline {shlex.quote(str(folder))}"
-        raise UserError(f"study: {str(folder)!r} is of kernels; draw it: {draw}")
+        raise UserError(f"study: {str(folder)!r} is a study of kernels; draw it: {draw}")
     if study.read("SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
         raise UserError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
     return study

@@ -31,7 +31,7 @@ from model.data.hub import (
 from model.families import FAMILIES
 from tune.errors import UserError, error_text
 from tune.flags import BUILTIN, flag_name
-from tune.recipe import MOST_EPOCHS, small_text_seconds
+from tune.recipe import small_text_seconds
 from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS
 from tune.settings import Settings
 from tune.units import whole_text
@@ -40,7 +40,6 @@ ASK_SECONDS = 3.0
 SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus", "own": "own_corpus"}
 MOST_UNKNOWN = 0.01
 """Share of a validation text in characters unknown from the training text, above which a line says so."""
-SMOKE_TEST = "so the builtin one serves: a smoke test, not a study"
 
 T = TypeVar("T")
 
@@ -106,24 +105,25 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     ]  # fmt: skip
     reasons: dict[str, list[str]] = {}
     for kind, why in because.items():
-        reasons.setdefault(why, []).extend(learners[kind])
+        reasons.setdefault(why, []).append(kind)
+    notes += [
+        f"{' and '.join(family for kind in kinds for family in learners[kind])}: {why}: using the builtin toy corpus, "
+        f"only a smoke test; name a file with {' and '.join(dict.fromkeys(map(flag_of_corpus, kinds)))}"
+        for why, kinds in reasons.items()
+    ]
     return Corpora(
         settings=replace(settings, **{setting_of(kind): value for kind, value in named.items()}),
         data=data,
-        notes=notes + [f"{' and '.join(families)}: {why}, {SMOKE_TEST}" for why, families in reasons.items()],
+        notes=notes,
     )
 
 
 def default_text(device: str, seconds: float) -> tuple[str, str]:
     """Return the hub's text that a family with so many device-seconds has where none is named, and a line on it."""
     most = small_text_seconds(device)
-    here, there = (f"{whole_text(each)} of a {KINDS[device]}" for each in (seconds, most))
-    if seconds > most:
-        return HUB_LARGE_TEXT, f"{HUB_LARGE_TEXT} serves, as {here} are more than {HUB_TEXT} is for: {there}"
-    return (
-        HUB_TEXT,
-        f"{HUB_TEXT} serves, as {here} are not more than it is for: {there}, {MOST_EPOCHS} times through it",
-    )
+    text, side = (HUB_LARGE_TEXT, "above") if seconds > most else (HUB_TEXT, "up to")
+    since = f"the default {side} {whole_text(most)} of a {KINDS[device]} (here {whole_text(seconds)})"
+    return text, f"text {text}, {since}; {flag_of_corpus('text')} names another"
 
 
 def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, str]]:

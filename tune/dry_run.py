@@ -16,6 +16,7 @@ import torch
 from model.cost.probe import step_seconds
 from model.families import FAMILIES
 from tune.assembly import make_engine, make_family, parameters
+from tune.corpora import flag_of_corpus
 from tune.devices import find_devices
 from tune.flags import invalid
 from tune.own_space import OwnSpace
@@ -359,7 +360,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     if settings.objective == "front":
         yield "--objective front: how many points have a last segment is known once trials of some sizes have trained."
     if settings.stop_below_gain:
-        yield "--stop-below-gain is left out of account: what an hour brings is not known before trials have trained."
+        yield "--stop-below-gain is not planned for: gains are known only from trials."
 
 
 def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:
@@ -388,29 +389,32 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
         yield f"  {label(size.config):<24} {size.parameters:>12,} {1000 * size.step:>7.1f} ms{cells}"
     yield f"  memory: {_memory_text(family.memory)}"
     yield from _recipe_lines(name, family.recipe)
-    yield from _doubts(family.favourites)
+    yield from _doubts(name, family.favourites)
 
 
 LEAST_FILLED = 0.2
 """Share of a device that a step fills, below which a line says so; a guess."""
 
 
-def _doubts(favourites: Sequence[Favourite]) -> Iterator[str]:
+def _doubts(family: str, favourites: Sequence[Favourite]) -> Iterator[str]:
     """Yield lines on what does not suit the cap: the text, the space, or steps that leave a device idle."""
     if not favourites:
         return
     often, rare = (end(favourites, key=lambda each: each.seen) for end in (max, min))
     if often.epochs > MOST_EPOCHS:
-        yield f"  The text is too small for this cap: trained to its end, a trial sees it {often.epochs:,.0f} times."
+        flag = flag_of_corpus(FAMILIES[family].corpus)
+        seen = f"at its end a trial has seen it {often.epochs:,.0f} times"
+        yield f"  The text is small for this cap: {seen}; {flag} names a larger one."
     elif often.seen > MOST_TOKENS_A_WEIGHT * max(1.0, often.epochs):
-        seen = f"sees {often.seen:,.0f} tokens a weight, more than {MOST_TOKENS_A_WEIGHT}"
-        yield f"  The space ends below what this cap can train: {label(often.config)} {seen}."
+        seen = f"{label(often.config)} sees {often.seen:,.0f} tokens a weight, over {MOST_TOKENS_A_WEIGHT}"
+        yield f"  The space is small for this cap: {seen}; --range d_model=LOW..HIGH widens it."
     if rare.seen < LEAST_TOKENS_A_WEIGHT:
-        seen = f"sees {rare.seen:.1f} tokens a weight, fewer than {LEAST_TOKENS_A_WEIGHT}"
-        yield f"  The cap is short for what the prior favours: {label(rare.config)} {seen}."
+        seen = f"{label(rare.config)} sees {rare.seen:.1f} tokens a weight, under {LEAST_TOKENS_A_WEIGHT}"
+        yield f"  The cap is small: {seen}; a larger --budget, or --at-most, suits it."
     idle = min(favourites, key=lambda each: 1.0 if each.fills is None else each.fills)
     if idle.fills is not None and idle.fills < LEAST_FILLED:
-        yield f"  By the forecast a step of {label(idle.config)} fills {100 * idle.fills:.0f} % of the device."
+        filled = f"an estimated {100 * idle.fills:.0f} % of the GPU"
+        yield f"  A step of {label(idle.config)} fills {filled}; --trials-per-gpu auto shares it."
 
 
 def _recipe_lines(family: str, recipe: Recipe) -> Iterator[str]:
@@ -419,8 +423,8 @@ def _recipe_lines(family: str, recipe: Recipe) -> Iterator[str]:
         if name not in unused_settings(family):
             yield f"  {name:<24} {recipe.config[name]:>12}   {why}"
     if recipe.flops:
-        about = f"{recipe.flops:.2g} FLOP/s train it on {recipe.tokens / 1e6:.3g}M tokens, in all that a trial can have"
-        yield f"  {'weights to begin with':<24} {f'{recipe.weights / 1e6:.2g}M':>12}   {about}"
+        about = f"non-embedding parameters, for {recipe.tokens / 1e6:.3g}M tokens at {recipe.flops:.2g} FLOP/s"
+        yield f"  {'starting size':<24} {f'{recipe.weights / 1e6:.2g}M':>12}   {about}"
 
 
 def _memory_text(memory: MemoryPlan) -> str:

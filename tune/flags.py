@@ -81,7 +81,7 @@ def under_flag(name: str, before: str = "") -> Iterator[None]:
         raise invalid(name, f"{before}{error}") from None
 
 
-NUMBERS: Mapping[Any, str] = {int: "is not a whole number: write 1 or another", float: "is not a number: write 0.5"}
+NUMBERS: Mapping[Any, str] = {int: "is not a whole number: write one, such as 1", float: "is not a number: write 0.5"}
 
 
 def parse_setting(setting: Field[Any], text: str | bool | list[str]) -> Any:

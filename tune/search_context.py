@@ -192,7 +192,8 @@ def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
     asked, notes = memory_limit(settings, devices)
     compiles = devices.kind == "cpu" and any(FAMILIES[name].compiles for name in spaces) and not settings.address
     if compiles and (lacking := missing_for_compiling()):
-        notes.append(f"no {lacking}: no step is compiled, so long trainings take up to 1.4 times as long")
+        slow = "steps are not compiled, so long trainings are up to 1.4 times slower"
+        notes.append(f"no {lacking}: {slow}; install g++ and python3-dev")
     limits = [limit for limit in (asked, devices.trial_bytes) if limit is not None]
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)
@@ -227,7 +228,7 @@ def check_idle(settings: Settings) -> None:
     for flag, given in what.items():
         raise invalid(flag, f"{given}changes nothing of {' or '.join(settings.families)}: leave it out")
     if settings.skip_bad_lines and not isinstance(settings.translation_corpus, Path):
-        raise invalid("skip_bad_lines", "is of a file of pairs: name one by --translation-corpus, or leave it out")
+        raise invalid("skip_bad_lines", "works only with --translation-corpus FILE")
 
 
 def limit_model_size(space: Space, settings: Settings, data: Data, recipe: Mapping[str, Any]) -> Space:
@@ -471,7 +472,7 @@ def memory_limit(settings: Settings, devices: Devices) -> tuple[int | None, list
     asked, there = settings.memory_limit, devices.memory_bytes or (None if settings.address else machine_bytes())
     if asked is None or there is None or asked <= there:
         return asked, []
-    return there, [f"--memory-limit: {bytes_text(asked)} is more than a machine has: its {bytes_text(there)} count"]
+    return there, [f"--memory-limit: there are only {bytes_text(there)}: using that"]
 
 
 def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: float = 0.0) -> MemoryModel:

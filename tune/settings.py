@@ -225,7 +225,7 @@ class Settings(SearchFlags):
             if LOOP in self.families:
                 raise WithoutLoop("--train: missing: a training loop of yours is named by it; write --train FILE")
             if alone := [name for name in LOOP_ONLY_SETTINGS if getattr(self, name) not in (None, {})]:
-                raise invalid(alone[0], "is of a training loop of your own: add --train FILE, or leave it out")
+                raise invalid(alone[0], "works only with --train FILE")
             return
         for setting in fields(self):
             if setting.name in FAMILY_ONLY_SETTINGS and getattr(self, setting.name) not in (setting.default, {}, ()):

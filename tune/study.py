@@ -252,7 +252,7 @@ def stop_trials_on_signal(
         note(name)
         (study / STOP_FILE).touch()
         # not written here: a signal may come in the midst of writing
-        line = Thread(target=write, args=(f"{name}: ends in order; told once more it ends at once",))
+        line = Thread(target=write, args=(f"{name}: ending in order; once more stops at once",))
         line.start()  # a second signal may come before it has begun
         threads.append(line)
 
@@ -324,7 +324,7 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     failed = journal.rows(f"SELECT trial, config, reason FROM trials WHERE {FAILED} ORDER BY trial")
     if failed:
         first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:MAX_NAMED_CONFIGS])
-        yield f"{len(failed)} came to no end: {first}{'; ...' if len(failed) > MAX_NAMED_CONFIGS else ''}"
+        yield f"{len(failed)} failed: {first}{'; ...' if len(failed) > MAX_NAMED_CONFIGS else ''}"
     if left and any(family.policy.is_hopeless for family in engine.families.values()):
         yield f"{len(left)} of {len(listed.listed)} left out, as the first failed with one error"
     elif left and not engine.cut_off:

@@ -108,11 +108,12 @@ def no_winner_reason(journal: Journal, family: str) -> str:
     ended: Any = as_mapping(facts.get("ended"))
     all_spent = ended.get("cap", math.inf) - ended.get("spent", 0.0) < MUCH * ended.get("cap", math.inf)
     limited = "memory_limit" in as_mapping(facts.get("settings"))
+    smaller = "allow them more with --memory-limit" if limited else "fix smaller sizes with --fix"
     helps = {
         "error": f"; see {where}, mend that and go on with --resume{' and a larger --budget' if all_spent else ''}",
         "again": f"; see {where}{_more_time(facts)}",
-        "diverged": f"; lower learning rates may help{vary}",
-        "memory": "; allow them more with --memory-limit" if limited else "; fix smaller sizes with --fix",
+        "diverged": f"; in a new search lower learning rates may help{vary}",
+        "memory": f"; in a new search {smaller}",
         "time": _more_time(facts),
     }[first]
     return f"no trial reached a rung: {text}{helps}"
@@ -131,7 +132,8 @@ def _more_time(facts: Mapping[str, Any]) -> str:
     ended = as_mapping(facts.get("ended"))
     reason = ended.get("reason", ENDED_BY_CAP)
     reason = "deadline" if reason == ENDED_BY_CAP and ended.get("near_deadline") else reason
-    return {ENDED_BY_CAP: "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(str(reason), "")
+    more = {ENDED_BY_CAP: "a larger --budget", "deadline": "a later --deadline"}.get(str(reason))
+    return f"; {more} goes on" if more else ""
 
 
 MUCH = 0.1

@@ -55,7 +55,7 @@ def missing_for_compiling() -> str | None:
     if shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
         return compiler or "CXX"  # which is empty
     headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")  # where torch looks, on Debian too
-    return None if headers.exists() else "Python headers (python3-dev)"
+    return None if headers.exists() else "Python headers"
 
 
 class Learner:

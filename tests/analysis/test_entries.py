@@ -217,7 +217,7 @@ def test_flags_that_do_not_serve(six: Written, line: str) -> None:
 
 @pytest.mark.parametrize("what", ["compare", "experiment", "roofline"])
 def test_a_picture_that_is_of_no_family_takes_none(six: Written, what: str) -> None:
-    with one_line("^--family: 'nanogpt' is of front, curves and effects: leave it out"):
+    with one_line("^--family: 'nanogpt' applies only to front, curves and effects: leave it out"):
         do(PlotSettings, [what, str(six.folder), *[str(six.folder)] * (what == "compare"), "--family", "nanogpt"])
 
 

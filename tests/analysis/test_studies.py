@@ -43,7 +43,7 @@ def test_the_newest_is_the_one_of_its_kind_that_was_written_last(write: Callable
     assert newest_study(runs) == new.folder and newest_study(runs, kernels=True) == kernels.folder
     with pytest.raises(ValueError, match=r"none of kernels.*kernels/run\.py"):
         open_kernels(old.folder)
-    with pytest.raises(ValueError, match=r"is of kernels; draw it: .*plot\.py roofline"):
+    with pytest.raises(ValueError, match=r"is a study of kernels; draw it: .*plot\.py roofline"):
         open_study(kernels.folder)
 
 

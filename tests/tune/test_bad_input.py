@@ -182,7 +182,7 @@ WRONG = {
     f"{LOOP} --maximize accuracy": "--metric: 'loss' is to be small and 'accuracy', by --maximize, large: leave",
     f"{LOOP} --metric ' '": "--metric: ' ' is no name of a metric",
     f"{LOOP} --metric width": "--metric: 'width' is a dimension of --space too",
-    "--metric loss": "--metric: is of a training loop of your own: add --train FILE",
+    "--metric loss": "--metric: works only with --train FILE$",
     f"{LOOP} --life 0": "--life: '0' is too few",
     f"{LOOP} --life many": "--life: 'many' is not a whole number",
     f"{LOOP} --life 500epochs": "--life: '500epochs' is not a whole number of steps, .*: write it without a unit",

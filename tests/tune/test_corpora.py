@@ -105,7 +105,8 @@ def test_where_the_hub_cannot_be_reached_the_builtin_texts_serve_and_one_line_sa
     found = load_corpora(Settings(budget=60.0))
     assert all(corpus.builtin for corpus in found.data.values()) and set(found.data) == {"pairs", "text"}
     (note,) = found.notes
-    assert "translation and nanogpt: the Hugging Face hub cannot be reached" in note and "a smoke test" in note
+    assert "translation and nanogpt: the Hugging Face hub cannot be reached" in note
+    assert note.endswith("a smoke test; name a file with --translation-corpus and --text-corpus")
     assert "\n" not in note
     assert found.settings.translation_corpus == found.settings.text_corpus == BUILTIN
 
@@ -168,7 +169,7 @@ def test_where_no_text_is_named_it_follows_from_the_cap_alone(hub: Asked) -> Non
     small, large = {text: sha256 for text, sha256, _ in found}.values()
     assert small != large
     for text, _, notes in found:
-        assert any(note.startswith(f"nanogpt: {text} serves, as ") for note in notes)
+        assert any(note.startswith(f"nanogpt: text {text}, the default ") for note in notes)
     assert hub.offline["by cap"] == found
 
 

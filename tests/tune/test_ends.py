@@ -158,7 +158,7 @@ def test_a_signal_while_ray_starts_or_runs_ends_in_order_and_says_how_to_go_on(
     code, out, error, way = told(tmp_path, where, number)
     folder = tmp_path / "study"
     assert code == 128 + number and error == []
-    assert f"{number.name}: ends in order; told once more it ends at once" in out
+    assert f"{number.name}: ending in order; once more stops at once" in out
     assert out[-1] == f"ended by {number.name}; go on with: python {ROOT}/tune/run.py --resume {folder}"
     assert ("searching" in way) == (where == "runs")
 

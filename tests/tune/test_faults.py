@@ -109,7 +109,7 @@ def test_what_no_family_reads_or_has_is_refused(idle: dict[str, Any], said: str,
 @pytest.mark.parametrize("pairs", [None, "builtin", "hub:Helsinki-NLP/opus-100:en-es"])
 def test_lines_are_left_out_of_a_file_of_pairs_alone(pairs: str | None, tmp_path: Path) -> None:
     asked = Settings(budget="1h", families="translation", translation_corpus=pairs, skip_bad_lines=True)
-    with pytest.raises(ValueError, match=r"^--skip-bad-lines: is of a file of pairs: name one by --translation-corpus"):
+    with pytest.raises(ValueError, match=r"^--skip-bad-lines: works only with --translation-corpus FILE$"):
         make_search_context(asked, CORE)
     (file := tmp_path / "pairs.txt").write_text("".join(f"one {n}\tuno {n}\n" for n in range(2000)) + "bad\n")
     assert make_search_context(replace(asked, translation_corpus=file), CORE).settings.skip_bad_lines
@@ -259,22 +259,22 @@ def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_
 @pytest.mark.parametrize(
     ("reasons", "ended", "settings", "told"),
     [
-        ([], "cap", {}, "no trial was started; give it a larger cap"),
+        ([], "cap", {}, "no trial was started; a larger --budget goes on"),
         ([], "SIGINT", {}, "no trial was started"),
-        (["memory: x", "memory"], "cap", {"memory_limit": "1GB"}, "2 of 2 did not fit in memory; allow them more with "
-         "--memory-limit"),
-        (["memory"], "cap", {}, "1 of 1 did not fit in memory; fix smaller sizes with --fix"),
-        (["diverged", "diverged"], "cap", {}, "2 of 2 diverged; lower learning rates may help: --vary learning_rate "
-         "tries some"),
+        (["memory: x", "memory"], "cap", {"memory_limit": "1GB"}, "2 of 2 did not fit in memory; in a new search allow "
+         "them more with --memory-limit"),
+        (["memory"], "cap", {}, "1 of 1 did not fit in memory; in a new search fix smaller sizes with --fix"),
+        (["diverged", "diverged"], "cap", {}, "2 of 2 diverged; in a new search lower learning rates may help: --vary "
+         "learning_rate tries some"),
         (["error: its loss raised KeyError: 'a' (mine.py:3)"] * 3 + ["diverged"], "cap", {}, "3 of 4 failed (its loss "
          "raised KeyError: 'a' (mine.py:3)), 1 diverged; see log.txt, mend that and go on with --resume"),
         ([f"error: a loss of {n} is a text" for n in (3, 4)], "cap", {}, "2 of 2 failed (a loss of 3 is a text); see "
          "log.txt, mend that and go on with --resume"),
-        (["price", "lease"], "cap", {}, "2 of 2 had too little time; give it a larger cap"),
-        (["stopped"], "deadline", {}, "1 of 1 had too little time; give it a later --deadline"),
+        (["price", "lease"], "cap", {}, "2 of 2 had too little time; a larger --budget goes on"),
+        (["stopped"], "deadline", {}, "1 of 1 had too little time; a later --deadline goes on"),
         (["stopped"], "SIGTERM", {}, "1 of 1 had too little time"),
-        (["waits: error: hung"], "cap", {}, "1 of 1 could go on after an error (hung); see log.txt; give it a larger "
-         "cap"),
+        (["waits: error: hung"], "cap", {}, "1 of 1 could go on after an error (hung); see log.txt; a larger "
+         "--budget goes on"),
         (["waits: error: hung", "error: x: a", "error: x: a"], "cap", {}, "2 of 3 failed (x: a), 1 could go on after "
          "an error (hung); see log.txt, mend that and go on with --resume"),
     ],
@@ -296,7 +296,11 @@ def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
 
 @pytest.mark.parametrize(
     ("reason", "near", "told"),
-    [("cap", False, "a larger cap"), ("cap", True, "a later --deadline"), ("SIGINT", True, "had too little time")],
+    [
+        ("cap", False, "a larger --budget goes on"),
+        ("cap", True, "a later --deadline goes on"),
+        ("SIGINT", True, "time"),
+    ],
 )
 def test_more_time_is_advised_as_it_was_missing(tmp_path: Path, reason: str, near: bool, told: str) -> None:
     """After a signal the search can simply go on, however near its deadline was."""
@@ -335,7 +339,7 @@ def test_a_memory_limit_above_the_machine_s_memory_is_bounded_in_one_line(
     asked = Settings(budget="1h", families="nanogpt", text_corpus=text, memory_limit="99999999999GB")
     found = make_search_context(asked, CORE)
     assert found.trial_memory_limit == found.memories["nanogpt"].limit == 16_000_000_000
-    assert found.notes == ["--memory-limit: 99999999999GB is more than a machine has: its 16GB count"]
+    assert found.notes == ["--memory-limit: there are only 16GB: using that"]
     assert make_search_context(replace(asked, memory_limit="8GB"), CORE).notes == []
     with pytest.raises(ValueError, match=r"^--memory-limit: '999999999'\.\.\. is more memory than there is[^\n]*$"):
         replace(asked, memory_limit=f"{'9' * 400}GB")

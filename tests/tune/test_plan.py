@@ -163,13 +163,13 @@ def test_gpu_hours_are_worth_long_contexts_full_steps_many_trials_and_models_tha
     for each in family.favourites:
         assert each.fills is not None and 0.2 <= each.fills <= 1 + 1e-9
         assert 5 <= each.seen <= 100 * max(1.0, each.epochs)  # where the text has them
-    doubts = ("  The text", "  The cap", "  The space", "  By the forecast")
+    doubts = ("  The text", "  The cap", "  The space", "  A step")
     assert not [line for line in plan_lines(plan) if line.startswith(doubts)]
 
 
 def test_a_text_that_is_too_small_for_the_cap_is_told_in_a_line(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [line for line in plan_lines(on_gpus(monkeypatch, texts, 10**6, 1, 8)) if "too small for this cap" in line]
-    assert len(told) == 1 and len(told[0]) <= 120
+    told = [line for line in plan_lines(on_gpus(monkeypatch, texts, 10**6, 1, 8)) if "text is small" in line]
+    assert len(told) == 1 and len(told[0]) <= 120 and "--text-corpus" in told[0]
 
 
 @pytest.mark.parametrize("family", ["nanogpt", "translation"])

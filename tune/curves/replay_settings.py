@@ -150,5 +150,5 @@ class ReplaySettings(TableFlags):
         ours = self.ablations or any(name.startswith("ration") for name in self.schedulers)
         for name in ("patient", "learn_from"):
             if getattr(self, name) and not ours:
-                rule = "is of our own scheduler, which --schedulers leaves out"
+                rule = "applies only to our own scheduler, which --schedulers leaves out"
                 raise invalid(name, f"{rule}: add ration to it, or leave {flag_name(name)} out")

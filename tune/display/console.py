@@ -162,7 +162,7 @@ class GuardedListener(Listener):
             name, self._listener = type(self._listener).__name__, None
             log.warning("callback", exc_info=True)
             text = " ".join(f"{type(error).__name__}: {error}".split())
-            self._write(f"callback {name}: {text}: it is told nothing more; log.txt has where")
+            self._write(f"callback {name} failed and is off from now on: {text} (traceback in log.txt)")
 
 
 class Screen(Listener):

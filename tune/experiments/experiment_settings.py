@@ -104,7 +104,7 @@ class ExperimentSettings(TableFlags, Settings):
         if self.seeds < 1:
             raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
         if self.form and not self.tables:
-            raise invalid(self.form, "is of a study that is there: write --tables FOLDER beside it")
+            raise invalid(self.form, "works only with --tables FOLDER")
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:

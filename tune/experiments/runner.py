@@ -246,7 +246,7 @@ def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: s
     go_on: the command."""
     rows, left = last_rows(journal.rows(EXPERIMENT_ROWS_QUERY, experiment)), unmeasured(points, journal, experiment)
     never = [point for point in points if point not in left and "skipped" in rows[point.key]]
-    how = f"; {LARGER_BUDGET}: {go_on} --budget ..."
+    how = f"; {LARGER_BUDGET}: {go_on} --budget MORE"
     for which, what, remedy in ((left, "not measured", how), (never, "cannot be measured here", "")):
         if which:
             names = "; ".join(f"{point.devices} x {point.text}" for point in which)
@@ -320,7 +320,7 @@ def any_measured(rows: Sequence[Row]) -> bool:
 def remedy(ended: str, go_on: str) -> str:
     """Return how to go on with what did not end by itself: with the same cap only after an interrupt. go_on: the
     command."""
-    return f"go on with: {go_on}" if ended == "interrupted" else f"{LARGER_BUDGET}: {go_on} --budget ..."
+    return f"go on with: {go_on}" if ended == "interrupted" else f"{LARGER_BUDGET}: {go_on} --budget MORE"
 
 
 def exit_code(ended: str, rows: Sequence[Row]) -> int:

@@ -166,8 +166,8 @@ class Engine:
             journal.write_facts(caps=[each.to_json() for each in (*agreed, now)], slots_kept=None)
         if before is None or not other:
             return []
-        which = f"{processor}, where the study had {before.processor}"
-        return [f"another processor: {which}: prices are learned anew; rungs and what is measured on stay the study's"]
+        which = f"{processor}, not {before.processor}"
+        return [f"another processor: {which}: costs are learned again; rungs and validation subset stay"]
 
     def _ladder(self, family: Family, deadline: float | None, *, new: bool) -> Ladder:
         policy = family.policy

@@ -222,7 +222,7 @@ def restore(
     lost = (deadline or 0.0) - engine.accounting.clock() - wall
     if lost >= LEAST_LEASE_SECONDS:  # all slots have to make up for it
         missed, away = whole_text(lost), whole_text(max(0.0, wall))
-        notes.append(f"{missed} were lost: the deadline is {away} away")
+        notes.append(f"{missed} passed since the last run, and count: {away} left to --deadline")
         kept = None
     if isinstance(kept, int) and kept:
         engine.slots.most = min(engine.slots.most, kept)

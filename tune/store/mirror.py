@@ -175,8 +175,8 @@ def mirror_study(
             fails = False
         except FAULTS as error:
             if not fails or whole:
-                again = "" if whole else "; it is tried again"
-                write(f"mirror: {place} is not as the study is now: {error}{again}")
+                again = "" if whole else "; trying again"
+                write(f"mirror: {place} could not be updated: {error}{again}")
             fails = True
 
     def go_on() -> None:

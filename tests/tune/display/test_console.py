@@ -293,7 +293,7 @@ def test_a_callback_hears_of_everything_and_its_error_ends_it_alone(tmp_path: Pa
     world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled, listen=lambda _: [*callbacks]).run(10_000)
     for callback in callbacks:
         callback.on_close(world.engine)
-    assert said == ["callback Faulty: RuntimeError: no network: it is told nothing more; log.txt has where"]
+    assert said == ["callback Faulty failed and is off from now on: RuntimeError: no network (traceback in log.txt)"]
     assert faulty.told[0] == "start" and faulty.told[-1] == "report" and faulty.told.count("report") == 2
     assert counting.reports == len(world.journal.rows("SELECT * FROM reports")) > 2
 

@@ -253,7 +253,7 @@ def test_of_a_list_no_checkpoint_of_an_end_is_kept_and_it_is_told_what_came_to_n
     failed = [trial for trial, state in states.items() if state == "failed"]
     whole = len(ablation(CPU, asked))
     assert {folder.name for folder in (out / "checkpoints").iterdir()} == {*failed}, "of all others none is needed"
-    assert f"{len(failed)} came to no end: " in told and "error: ValueError: mine" in told
+    assert f"{len(failed)} failed: " in told and "error: ValueError: mine" in told
     if raising == 1:
         assert (code, failed, len(states)) == (0, ["t001"], whole) and "left out" not in told
     else:

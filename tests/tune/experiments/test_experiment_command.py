@@ -45,7 +45,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 WRONG = {
     "NAME: 'nowhere' is no experiment: write one of ablation, overfitting": ["nowhere", "--budget", "1h"],
     "NAME: missing: write one of ablation, overfitting": ["--budget", "1h"],
-    "--csv: is of a study that is there: write --tables FOLDER": ["--list", "--csv"],
+    "--csv: works only with --tables FOLDER": ["--list", "--csv"],
     "--budget: missing": ["scaling"],
     "--budget: '5s' does not pay for scaling: write at least": ["scaling", "--budget", "5s"],
     "--devices: '1000' is more than the": ["scaling", "--budget", "1h", "--devices", "1000"],
@@ -57,7 +57,7 @@ WRONG = {
     "--fix: 'precision=tf32' is not native": ["scaling", "--budget", "1h", "--fix", "precision=tf32"],
     "--of: 'x' is for scaling: leave it out of stages": ["stages", "--budget", "1h", "--of", "x"],
     "--fix: 'layers=2' is not for --of": ["scaling", "--budget", "1h", "--of", "x", "--fix", "layers=2"],
-    "--latex: is of a study that is there: write --tables FOLDER": ["stages", "--budget", "1h", "--latex"],
+    "--latex: works only with --tables FOLDER": ["stages", "--budget", "1h", "--latex"],
     "--set: 'context=128' is not for methods": ["methods", "--budget", "1h", "--set", "context=128"],
     "--set: 'optimizer=muon' is not": ["large_batch", "--budget", "9h", "--set", "optimizer=muon", "--plan"],
     "--markdown: beside --csv": ["--tables", "x", "--csv", "--markdown"],

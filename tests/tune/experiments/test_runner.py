@@ -125,7 +125,7 @@ def test_only_what_more_time_measures_is_tried_again_and_has_that_remedy(tmp_pat
             journal.insert("rows", {"at": 0.0, "experiment": "scaling", "value": json.dumps(row)})
         assert unmeasured(points, journal, "scaling") == [points[0], points[2], points[4]]
         late, never = missing(points, journal, "scaling", "go on")
-    assert late.startswith("3 of 5 not measured: 1 x rows 0; 1 x rows 2; ") and late.endswith("go on --budget ...")
+    assert late.startswith("3 of 5 not measured: 1 x rows 0; 1 x rows 2; ") and late.endswith("go on --budget MORE")
     assert never == "1 of 5 cannot be measured here: 1 x rows 3"
 
 
@@ -227,7 +227,7 @@ def test_who_measured_nothing_is_told_by_the_exit_code() -> None:
 
 def test_what_the_cap_ended_goes_on_with_a_larger_one_and_what_a_signal_ended_with_the_same() -> None:
     go_on = "python tune/experiment.py scaling --resume runs/X"
-    assert remedy("overdue: why", go_on) == f"go on with a larger --budget: {go_on} --budget ..."
+    assert remedy("overdue: why", go_on) == f"go on with a larger --budget: {go_on} --budget MORE"
     assert remedy("interrupted", go_on) == f"go on with: {go_on}"
 
 

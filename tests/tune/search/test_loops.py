@@ -137,7 +137,7 @@ def test_time_that_is_lost_before_a_deadline_is_made_up_by_a_slot_that_was_of_no
         tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0, elapsed=search.clock.now + 20.0
     ).run()
     (line,) = again.told
-    assert line.startswith("20s were lost: the deadline is ")
+    assert line.startswith("20s passed since the last run, and count: ")
     check(again, 100.0)
     assert again.spent > 0.9 * 100.0
 

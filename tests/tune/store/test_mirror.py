@@ -234,8 +234,9 @@ def test_a_copy_that_fails_is_told_once_and_leaves_the_one_before(
     with mirror_study(study, place.parent, lambda: world.now, said.append):
         while len(fails) < 3:
             world.run(1)
-    assert len(said) == 2 and "No space left on device" in said[0] and said[0].startswith(f"mirror: {place} is not as ")
-    assert ["tried again" in line for line in said] == [True, False], "as none comes after the last"
+    assert len(said) == 2 and "No space left on device" in said[0]
+    assert said[0].startswith(f"mirror: {place} could not be updated: ")
+    assert ["trying again" in line for line in said] == [True, False], "as none comes after the last"
     assert named(place) == before and whole(place)
 
 
