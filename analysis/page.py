@@ -246,12 +246,12 @@ def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
     if stored is None or stored["why"]:
         asked = f"{script_command('tune/run.py')} --plan --resume {shlex.quote(str(study.folder))} tells what it can"
         why = asked if stored is None else stored["why"]
-        return {"prospects": f"Not foretold: {why}.", "at_a_constant_rate": False}
+        return {"prospects": f"No forecast: {why}.", "at_a_constant_rate": False}
     configs = results.trials.set_index("trial")["config"]
     rows = [
         {
-            "cap": tables.duration(row["cap"]), "what": row["how"], "loss": f"{row['loss']:.3f}",
-            "80 % interval": "" if row["how"] == "found" else f"{row['low']:.3f} to {row['high']:.3f}",
+            "cap": tables.duration(row["cap"]), "how": row["how"], "loss": f"{row['loss']:.3f}",
+            "80 % interval": "" if row["low"] == row["high"] else f"{row['low']:.3f} to {row['high']:.3f}",
             "perplexity": tables.number(math.exp(min(row["loss"], LARGEST_LOG))), "trial": row["trial"],
             "config": configs.get(row["trial"], ""),
         }

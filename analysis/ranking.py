@@ -397,7 +397,7 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     if found is None:
         return lines
     level = found.perplexity
-    stage = "" if where_measured_text(level) == where_measured_text(best) else " of an earlier stage"
+    stage = "" if where_measured_text(level) == where_measured_text(best) else " at an earlier level"
     quotient = found.quotient["perplexity"] / (found.quotient["parameters"] / 1e6)
     efficiency = (
         f"unknown, as its curve takes trials of {sizes.FEWEST} sizes" if found.efficiency is None

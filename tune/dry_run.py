@@ -89,9 +89,9 @@ class Speeds:
 
 
 RAY_UP_SECONDS = 3.0
-"""Wall time until Ray is up and the first slot is charged."""
+"""Wall clock until Ray is up and the first slot is charged."""
 DAY = 86_400.0
-"""Seconds of wall time from which on a search's end is shown with its date."""
+"""Seconds of wall clock from which on a search's end is shown with its date."""
 LUCK = 0.1
 """Standard deviation of the random factor on a simulated trial's loss above its floor."""
 SIZED = 12
@@ -235,7 +235,7 @@ def make_plan(settings: Settings) -> Plan:
 
 
 def spending(engine: Engine) -> dict[str, float]:
-    """Return the device-seconds of a search that has ended by purpose; with those left over they add up to the cap."""
+    """Return the device-seconds of a search that has ended by purpose; with those unspent they add up to the cap."""
     rows = engine.accounting.journal.rows(f"""
         SELECT CASE WHEN what IN ('start', 'idle') THEN what
                     ELSE IIF(charges.{IS_CONFIRM_TRIAL_SQL}, 'anew', purpose) END AS what, SUM(seconds) AS seconds
@@ -245,7 +245,7 @@ def spending(engine: Engine) -> dict[str, float]:
     names |= {"last two anew": "anew"} if "anew" in found else {}
     ledger = engine.accounting.ledger
     spent = {name: found.get(what, 0.0) for name, what in names.items()}
-    return spent | {"left over": ledger.cap - ledger.spent}
+    return spent | {"unspent": ledger.cap - ledger.spent}
 
 
 def _measure(context: SearchContext, name: str, speeds: Speeds) -> list[tuple[Mapping[str, Any], float]]:
@@ -335,7 +335,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     """Yield the lines of a plan, which a user wants to know before they spend: what starts, what it costs, when it
     ends."""
     settings, spending = plan.settings, plan.spending
-    cap, spent = settings.budget, settings.budget - spending["left over"]
+    cap, spent = settings.budget, settings.budget - spending["unspent"]
     started = sum(family.started for family in plan.families.values())
     end = datetime.now() + timedelta(seconds=plan.wall)
     yield f"A plan of {duration_text(cap)} on {plan.slots} x {plan.device}. No trial was started, no study written."
@@ -344,7 +344,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"spent        {whole_text(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %){money}"
     yield "  of that    " + ", ".join(f"{what} {whole_text(seconds)}" for what, seconds in spending.items())
     when = f"{end:%H:%M}" if plan.wall < DAY else f"{end:%H:%M on %Y-%m-%d}"
-    yield f"wall time    {whole_text(plan.wall)}; begun now it ends at {when}"
+    yield f"wall clock   {whole_text(plan.wall)}; begun now it ends at {when}"
     if plan.patient is not None:
         longer, nats = plan.patient
         yield f"--patient    {whole_text(longer)}, for winners that are expected to be {nats:.3f} nats better"
@@ -370,7 +370,7 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
     parts += f", {whole_text(family.anew)} to train the last two anew" if family.anew else ""
     parts += f", {whole_text(family.start_up)} for start-up"
     yield f"{name}: {whole_text(share)} = {parts}; {counted(family.started, 'trial')}"
-    yield f"  {'rung':<12} {'training':>10} {'price':>10} {'pays for':>10} {'trials':>10} {'in all':>10}"
+    yield f"  {'rung':<12} {'training':>10} {'cost':>10} {'planned':>10} {'trials':>10} {'total':>10}"
     for number, rung in enumerate(family.rungs):
         yield (
             f"  {number:<12} {_tenths(rung.training):>10} {_tenths(rung.price):>10} {rung.pays_for:>10.1f} "
@@ -380,7 +380,7 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
     if family.anew:
         count, seconds = family.trained_anew, whole_text(family.anew_seconds)
         yield f"  {'last two anew':<13}{'':>10} {'':>10} {'':>10} {count:>10} {seconds:>10}"
-    what = "price" if by_price else "steps"
+    what = "cost" if by_price else "steps"
     titles = "".join(f"{f'{what} {number}':>10}" for number in range(len(family.rungs)))
     yield f"  {'size':<24} {'parameters':>12} {'a step':>10}{titles}"
     for size in family.sizes:

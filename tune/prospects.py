@@ -153,14 +153,14 @@ def prospect_lines(found: Prospects) -> Iterator[str]:
     left = max(0.0, settings.budget - found.spent)
     yield f"{settings.resume}"
     spent, money = whole_text(found.spent), money_text(found.spent, settings.price_per_hour)
-    yield f"spent {spent} of {duration_text(settings.budget)}{money}, left {whole_text(left)}. Nothing was written."
+    yield f"spent {spent} of {duration_text(settings.budget)}{money}, unspent {whole_text(left)}. Nothing was written."
     for name in settings.families:
         yield ""
         yield from _family_lines(name, found)
     if not any(each.rows for each in found.foretold.values()):
         return
     yield ""
-    yield "Foretold by a law of all trials, of configurations tried so far: of a smaller cap what it would have given"
+    yield "Predicted by the scaling law, from configurations tried so far: of a smaller cap what it would have given"
     yield "from its start, had it picked the right trial; of a larger one what going on gives. Intervals are of 80 %."
 
 
@@ -175,9 +175,9 @@ def _family_lines(name: str, found: Prospects) -> Iterator[str]:
     if foretold.why:
         yield f"  no forecast: {foretold.why}"
         return
-    yield f"  {'cap':<10} {'':<15} {'loss':>7} {'80 % interval':>18} {'perplexity':>11}   trial"
+    yield f"  {'cap':<10} {'how':<15} {'loss':>7} {'80 % interval':>18} {'perplexity':>11}   trial"
     for row in foretold.rows:
-        between = "" if row.how == "found" else f"{row.low:.3f} to {row.high:.3f}"
+        between = "" if row.how == "this search" else f"{row.low:.3f} to {row.high:.3f}"
         losses = f"{row.loss:>7.3f} {between:>18} {Evaluation(loss=row.loss).perplexity:>11.4g}"
         yield f"  {whole_text(row.cap):<10} {row.how:<15} {losses}   {row.trial} {found.configs[row.trial]}"
     if not foretold.decayed:

@@ -190,7 +190,7 @@ class SearchFlags(Flags):
         default="loss", choices=("loss", "front"),
     )  # fmt: skip
     learn_from: tuple[Path, ...] = flag_field(
-        "earlier searches, whose speeds, prices, memory, losses and winners count from the beginning, as far as they "
+        "earlier searches, whose speeds, costs, memory, losses and winners count from the beginning, as far as they "
         "hold here",
         default=(), form="FOLDER,...", parse=parse_paths, show=paths_text,
     )  # fmt: skip

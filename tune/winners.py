@@ -137,7 +137,7 @@ def _more_time(facts: Mapping[str, Any]) -> str:
 
 
 MUCH = 0.1
-"""Share of the cap left over above which a line says why, for any reason."""
+"""Share of the cap unspent above which a line says why, for any reason."""
 NEAR = 0.9
 """Share of a deadline or a wall clock: a search that ended earlier was ended by something else."""
 
@@ -182,12 +182,12 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
         if any(each in row["reason"] for each in (PAST_BEST, TOO_LITTLE, NO_LONGER)):
             yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"
         elif by_itself and (ended.get("near_deadline") or BEFORE_DEADLINE in row["reason"]):
-            yield f"{left} left at the deadline: a later --deadline goes on with them"
+            yield f"{left} unspent at the deadline: a later --deadline goes on with them"
         elif by_itself and "experiment" not in facts and cap - spent > MUCH * cap:
             why, wall = row["reason"].split(": ", 1)[-1], ended.get("wall_clock") or math.inf
             if why != NO_TRIAL and row["at"] > NEAR * wall:
                 why = f"its wall clock without --patient, about {duration_text(round(wall))}, was over"
-            yield f"{left} left: {why}{'' if why == NO_TRIAL else '; a larger --budget goes on'}"
+            yield f"{left} unspent: {why}{'' if why == NO_TRIAL else '; a larger --budget goes on'}"
 
 
 MOST = 4

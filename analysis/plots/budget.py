@@ -1,4 +1,4 @@
-"""Pictures of where the cap went: burn-down, trials' bills, slots' timeline, prices against costs; predicted memory."""
+"""Pictures of where the cap went: burn-down, trials' bills, slots' timeline, cost and memory as predicted."""
 
 import numpy as np
 import pandas as pd
@@ -179,8 +179,8 @@ def prices(study: Study) -> Picture:
         if len(rows):
             plot.scatter(rows["price"], rows["charged"], s=18, c=color, marker=marker, alpha=0.8, label=label)
     ends = [table["price"].min(), table["price"].max()]
-    plot.plot(ends, ends, c=GREY, lw=1, label="price = cost")
-    plot.set(xlabel="price: device-seconds predicted", ylabel="cost: device-seconds charged")
+    plot.plot(ends, ends, c=GREY, lw=1, label="predicted = charged")
+    plot.set(xlabel="predicted device-seconds", ylabel="charged device-seconds")
     log_axis(plot.xaxis, table["price"], tables.short_number)
     log_axis(plot.yaxis, table["charged"], tables.short_number)
     plot.legend(loc="upper left")
@@ -188,8 +188,8 @@ def prices(study: Study) -> Picture:
     labels = [*map("{}: {:.1f} device-seconds predicted, {:.1f} charged".format, *columns)]
     return Picture(
         name="prices",
-        title="Predicted against real prices",
-        text=f"Cost over price of {len(table)} leases: median {middle:.2f}, nine in ten {low:.2f} to {high:.2f}.",
+        title="Predicted against charged cost",
+        text=f"Charged / predicted of {len(table)} leases: median {middle:.2f}, nine in ten {low:.2f} to {high:.2f}.",
         figure=figure,
         data=table.assign(ratio=ratio),
         hover=(plot, table["price"], table["charged"], labels),

@@ -111,7 +111,7 @@ def test_of_a_study_that_was_cut_short_the_table_says_so(
         six.journal.write_facts(ended=ended)
     text = printed(RankSettings, six.folder)
     assert text.count("\nsix ") == (said is not None) and (said or "") in text
-    assert "the furthest level first" in text and "three answers of an earlier stage, all at rung 0" in text
+    assert "the furthest level first" in text and "three answers at an earlier level, all at rung 0" in text
 
 
 def test_selected_rows_keep_their_places(six: Written, printed: Printed) -> None:

@@ -50,9 +50,9 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Pictu
     study.journal.update("trials", "t000", {"reason": "decayed, and it is told at such length that it takes two lines"})
     score = {"trial": "t001", "bleu": 21.34, "chrf": 45.01, "sentences": 128, "signature": UNBROKEN}
     rows = [
-        {"cap": 500.0, "how": "from its start", "trial": "t003", "loss": 1.75, "low": 1.7, "high": 1.8},
-        {"cap": 1000.0, "how": "found", "trial": "t001", "loss": 1.5, "low": 1.5, "high": 1.5},
-        {"cap": 2000.0, "how": "going on", "trial": "t001", "loss": 1.25, "low": 1.125, "high": 1.375},
+        {"cap": 500.0, "how": "new search", "trial": "t003", "loss": 1.75, "low": 1.7, "high": 1.8},
+        {"cap": 1000.0, "how": "this search", "trial": "t001", "loss": 1.5, "low": 1.5, "high": 1.5},
+        {"cap": 2000.0, "how": "resumed", "trial": "t001", "loss": 1.25, "low": 1.125, "high": 1.375},
     ]  # fmt: skip
     study.journal.write_facts(prospects={"nanogpt": {"rows": rows, "decayed": True, "why": None}})
     samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a", "reference": None}]}
@@ -148,8 +148,8 @@ def test_each_figure_is_also_a_png_and_a_table(report: Path, html: str) -> None:
 def test_what_other_caps_would_buy_is_told_as_it_was_written_down(html: str) -> None:
     told = html[html.index("nanogpt: what another cap would buy") :]
     cells = re.findall(r">([^<>]*)</td>", told)[:21]
-    assert cells[1:6] == ["from its start", "1.750", "1.700 to 1.800", "5.755", "t003"]
-    assert cells[8:11] == ["found", "1.500", ""], "what was found has no interval"
+    assert cells[1:6] == ["new search", "1.750", "1.700 to 1.800", "5.755", "t003"]
+    assert cells[8:11] == ["this search", "1.500", ""], "what was found has no interval"
     assert "At a constant learning rate" not in told
 
 
@@ -161,7 +161,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_loss_may_be_foretold_that_has_no_perplexity(bare: None, write: Callable[..., Written]) -> None:
-    row = {"cap": 100.0, "how": "found", "trial": "t1", "loss": 800.0, "low": 800.0, "high": 800.0}
+    row = {"cap": 100.0, "how": "this search", "trial": "t1", "loss": 800.0, "low": 800.0, "high": 800.0}
     study = write(prospects={"nanogpt": {"rows": [row], "decayed": False, "why": None}})
     study.trial("t1")
     study.report("t1", 5.0)
@@ -174,7 +174,7 @@ def test_why_nothing_is_foretold_is_told(bare: None, write: Callable[..., Writte
         study = write(name, prospects=told)
         study.trial("t1")
         study.report("t1", 5.0)
-        assert ("Not foretold: too few sizes." if told else "tune/run.py --plan --resume ") in written(study)
+        assert ("No forecast: too few sizes." if told else "tune/run.py --plan --resume ") in written(study)
 
 
 @pytest.mark.parametrize("drawn", [FAMILY_PICTURES[0], effects, BUDGET_PICTURES[0]])

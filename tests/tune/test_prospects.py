@@ -185,7 +185,7 @@ def test_of_a_study_that_runs_too_and_what_is_in_its_journal_stays(study: Study)
     world = study(46)
     before = [tuple(row) for row in world.journal.rows("SELECT * FROM leases")]
     rows = prospects(asked(world)).foretold["nanogpt"].rows
-    assert [row.how for row in rows][1:] == ["going on", "going on"]
+    assert [row.how for row in rows][1:] == ["resumed", "resumed"]
     assert [tuple(row) for row in world.journal.rows("SELECT * FROM leases")] == before
     world.run()
     assert world.accounting.ledger.spent <= 1200.0
@@ -201,12 +201,12 @@ def test_the_command_tells_it_in_lines_that_fit(
     assert cli.main(Settings, ["--plan", "--resume", "study", "--budget", "40m"]) == 0
     printed = capsys.readouterr().out
     assert all(len(line) <= 120 for line in printed.splitlines()[1:])
-    assert re.match(r"\S+study\nspent 1\dm\S+ of 40m, left 2\dm\S*\. Nothing was written\.\n", printed)
+    assert re.match(r"\S+study\nspent 1\dm\S+ of 40m, unspent 2\dm\S*\. Nothing was written\.\n", printed)
     for family in world.families:
         assert re.search(
             rf"^{family}: best so far t\d+ d64 .*\n  loss \d.* after its decay on the whole", printed, re.M
         )
-    for cap, how in (("20m", "from its start"), ("40m", "going on"), ("1h20m", "going on")):
+    for cap, how in (("20m", "new search"), ("40m", "resumed"), ("1h20m", "resumed")):
         assert len(re.findall(rf"^  {cap} +{how} +\d\.\d+ +\d\.\d+ to \d\.\d+ +\d", printed, re.M)) == 2
 
 
@@ -217,7 +217,7 @@ def test_with_too_few_sizes_one_line_says_so_and_there_is_no_figure(
     assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 0
     printed = capsys.readouterr().out
     line = "  no forecast: too few sizes for a law of losses: 1 of at least 2 were seen after their warm-up"
-    assert printed.count(line) == 2 and "going on " not in printed
+    assert printed.count(line) == 2 and "resumed " not in printed
 
 
 def test_a_folder_without_a_trial_or_a_study_is_one_line(

@@ -253,11 +253,11 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
     *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
     *_, last = world.rows("SELECT reason, at FROM decisions WHERE action = 'hand back'")
     told = {
-        ("cap", 100.0): "15m left at the deadline: a later --deadline goes on with them",
-        ("cap", None): f"15m left: {last['reason']}; a larger --budget goes on",
+        ("cap", 100.0): "15m unspent at the deadline: a later --deadline goes on with them",
+        ("cap", None): f"15m unspent: {last['reason']}; a larger --budget goes on",
     }
     assert "nothing is left" not in line
-    assert line == told.get((reason, deadline), line) and (line.startswith("15m left") == (reason == "cap"))
+    assert line == told.get((reason, deadline), line) and (line.startswith("15m unspent") == (reason == "cap"))
     if (reason, deadline) == ("cap", None):
         over = last["at"]  # what comes after it, such as samples, is not the search's
         for wall, told_so in ((over, True), (2 * over, False), (None, False)):
@@ -266,7 +266,7 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
             assert ("--patient" in line) == (duration_text(round(over)) in line) == told_so
         moment = {"at": world.now, "trial": None, "action": "hand back", "report": 0}
         world.journal.insert("decisions", moment | {"reason": NO_TRIAL})  # whatever the cap
-        assert [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1] == f"15m left: {NO_TRIAL}"
+        assert [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1] == f"15m unspent: {NO_TRIAL}"
     world.journal.write_facts(experiment="methods")  # whose list says what was left out
     assert ("larger" in [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1]) is False
     assert len([*spending_lines(world.journal, cap=1000.0, spent=950.0)]) == 1 + (

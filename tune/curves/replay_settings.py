@@ -84,7 +84,7 @@ class ReplaySettings(TableFlags):
 
     command: ClassVar[Command] = Command(
         script="tune/replay.py", does="tune.curves.replay_command:run",
-        about="The search's own scheduler, and its baselines, on recorded learning curves, in virtual time.",
+        about="The search's own scheduler, ration, and its baselines, on recorded learning curves, in virtual time.",
     )  # fmt: skip
     tables: tuple[Path, ...] = flag_field(
         "recorded curves (.jsonl), or a published table's name",
@@ -94,7 +94,7 @@ class ReplaySettings(TableFlags):
         "caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=parse_each(_budget)
     )
     workers: tuple[int, ...] = flag_field(
-        "slots",
+        "slots, as --devices of a search",
         default=(1,), form="1,2,4,8", parse=parse_each(lambda text: _whole(text, MOST_WORKERS)), show=lambda _: "1",
     )  # fmt: skip
     deadline: Amount | None = flag_field(
@@ -102,7 +102,7 @@ class ReplaySettings(TableFlags):
         default=None, form="3h|2x", parse=_deadline,
     )  # fmt: skip
     patient: bool = flag_field(
-        "let ours use few slots for long (default: it ends in about twice cap / workers, or cap / workers and one "
+        "let ration use few slots for long (default: it ends in about twice cap / workers, or cap / workers and one "
         "trial's whole life, as a search does)",
         default=False,
     )
@@ -122,7 +122,7 @@ class ReplaySettings(TableFlags):
         default="order", choices=SUGGESTIONS,
     )  # fmt: skip
     learn_from: Path | None = flag_field(
-        "a table of other trainings of the same family: ours is told what a search there found, with as much cap and "
+        "a table of other trainings of the same family: ration is told what a search there found, with as much cap and "
         "as many slots, as --learn-from of a search tells it; with --suggest prior",
         default=None, form="TABLE", parse=Path,
     )  # fmt: skip
@@ -150,5 +150,5 @@ class ReplaySettings(TableFlags):
         ours = self.ablations or any(name.startswith("ration") for name in self.schedulers)
         for name in ("patient", "learn_from"):
             if getattr(self, name) and not ours:
-                rule = "applies only to our own scheduler, which --schedulers leaves out"
+                rule = "applies only to ration, which --schedulers leaves out"
                 raise invalid(name, f"{rule}: add ration to it, or leave {flag_name(name)} out")

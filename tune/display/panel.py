@@ -104,7 +104,7 @@ class View:
 
     @property
     def seconds_to_end(self) -> float | None:
-        """Seconds of wall time to the end, if the slots held now are kept until then; None while there are none."""
+        """Seconds of wall clock to the end, if the slots held now are kept until then; None while there are none."""
         if not self.slots:
             return None
         return max(0.0, min((self.cap - self.spent) / self.rate, self.wall))
@@ -153,7 +153,7 @@ def _running(lease: sqlite3.Row) -> RunningTrial:
 
 def _goal(lease: sqlite3.Row) -> str:
     if lease["purpose"] == "final":
-        return "to its end"
+        return "in its last segment"
     return f"to rung {lease['rung']}" if lease["purpose"] == "rung" else f"for {lease['purpose']}"
 
 

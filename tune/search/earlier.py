@@ -275,9 +275,9 @@ def describe_reuse(family: str, study: EarlierStudy, conditions: Conditions) -> 
     counts += ["memory"] if ground.kind == conditions.kind else []
     not_so = []
     if _same_processor(ground, conditions):
-        counts.append("speeds and prices")
+        counts.append("speeds and costs")
     else:
-        not_so.append("speeds and prices (of another processor)")
+        not_so.append("speeds and costs (of another processor)")
     if _same_losses(ground, conditions):
         counts.append("losses")
     else:

@@ -27,7 +27,7 @@ TIMES = (0.5, 1.0, 2.0)
 """The caps that are asked about, as multiples of the study's."""
 SPREAD = NormalDist().inv_cdf(0.9)
 """Standard deviations either side of the mean that hold four fifths of a normal distribution."""
-How = Literal["from its start", "found", "going on"]
+How = Literal["new search", "this search", "resumed"]
 """Who would have the cap: a search from its start; this one, which has ended under it; this one, from here on."""
 
 
@@ -43,7 +43,7 @@ class End:
 @dataclass(frozen=True, kw_only=True)
 class Expected:
     """The best loss of a family under a cap of device-seconds, in nats, its interval of 80 %, and the trial that has
-    it. Where `how` is "found", loss, low and high are the same."""
+    it. Where `how` is "this search", loss, low and high are the same."""
 
     cap: float
     how: How
@@ -277,7 +277,9 @@ class OtherCaps:
             goes_on = mean.left > self._policy.ladder.cost(0) and not (over and times <= 1)
             if best is not None and over and times == 1:
                 found.append(
-                    Expected(cap=cap, how="found", trial=best.trial, loss=best.loss, low=best.loss, high=best.loss)
+                    Expected(
+                        cap=cap, how="this search", trial=best.trial, loss=best.loss, low=best.loss, high=best.loss
+                    )
                 )
                 continue
             trial, (loss, doubt) = self.forecast_continued(mean) if goes_on else self.forecast_from_start(mean)
@@ -288,6 +290,6 @@ class OtherCaps:
                 loss, high = max(best.loss, loss), max(best.loss, high)
             if found:
                 loss, low, high = min(found[-1].loss, loss), min(found[-1].low, low), min(found[-1].high, high)
-            how: How = "going on" if goes_on else "from its start"
+            how: How = "resumed" if goes_on else "new search"
             found.append(Expected(cap=times * cap, how=how, trial=trial, loss=loss, low=low, high=high))
         return found

@@ -201,7 +201,7 @@ def test_an_earlier_search_that_tells_nothing_is_one_line(
 def test_what_is_of_our_own_scheduler_is_refused_without_it(flag: dict[str, Any]) -> None:
     for served in ({"schedulers": ("random", "ration-front")}, {"schedulers": ("random",), "ablations": ("law",)}):
         settings(**flag, **served)
-    with pytest.raises(UserError, match=r"^--(patient|learn-from): applies only to our own .*: add ration to it"):
+    with pytest.raises(UserError, match=r"^--(patient|learn-from): applies only to ration, .*: add ration to it"):
         settings(**flag, schedulers=("random", "oracle"))
 
 
