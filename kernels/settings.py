@@ -80,7 +80,7 @@ class Settings(TableFlags):
         default=NAMES, form="NAME,...", parse=parse_each(parse_known(NAMES)), show=lambda _: "all",
     )  # fmt: skip
     implementations: tuple[str, ...] | None = flag_field(
-        "as the table names them (default: all)", default=None, form="NAME,...", parse=parse_each(str)
+        "such as python,numpy (default: all)", default=None, form="NAME,...", parse=parse_each(str)
     )
     sizes: tuple[int, ...] = flag_field(
         "elements of an array, or samples; full: a size that fits in the caches, and one that does not",

@@ -55,7 +55,7 @@ class GenerateSettings(UseSettings):
     )  # fmt: skip
     least: ClassVar[dict[str, int]] = {"tokens": 1, "temperature": 0, "top_k": 1}
     prompt: str = flag_field("the text to go on from", default="\n", form="TEXT", show=lambda _: "a new line")
-    tokens: int = flag_field("how many to write", default=TOKENS, form="N", parse=int)
+    tokens: int = flag_field("tokens to write", default=TOKENS, form="N", parse=int)
     temperature: float = flag_field(
         "of the draws; 0 takes the likeliest token", default=TEMPERATURE, form="NUMBER", parse=float
     )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.test_architecture import ENTRIES
 from tune.flags import flag_name
+from tune.search_flags import FAMILY_ONLY_SETTINGS, LOOP_ONLY_SETTINGS
 from tune.settings import Settings
 from tune.store.journal import Journal
 
@@ -52,6 +53,9 @@ def test_help_and_a_wrong_flag(entry: str, repository: Path, tmp_path: Path) -> 
     assert wrong == 2 and said == "" and line.count("\n") == 1
     if entry == "tune/run.py":
         assert [each.name for each in fields(Settings) if flag_name(each.name) not in out] == []
+        _, loops, families = (block.partition(":\n")[2] for block in out.split("\n\n")[-3:])
+        assert all(f"\n  {flag_name(name)} " in f"\n{loops}" for name in LOOP_ONLY_SETTINGS)
+        assert all(f"\n  {flag_name(name)}" in f"\n{families}" for name in FAMILY_ONLY_SETTINGS)
 
 
 def test_a_missing_file_and_a_study_that_is_over(repository: Path, tmp_path: Path) -> None:

@@ -163,19 +163,21 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
+    apart = {title: made.add_argument_group(title) for title in about.groups}
+    place = {name: apart[title] for title, names in about.groups.items() for name in names}
     for setting in _typed(kind):
-        flag = flag_of(setting)
+        flag, into = flag_of(setting), place.get(setting.name, made)
         form = flag.form or "|".join(flag.choices) or None
         text = (flag.about + _default_text(setting)).replace("%", "%%")
         if flag.places:
             count: Any = int(flag.places) if flag.places.isdigit() else flag.places
             optional: dict[str, Any] = {"default": argparse.SUPPRESS} if count == "*" else {}  # else counts as required
-            made.add_argument(setting.name, metavar=form, help=text, nargs=None if count == 1 else count, **optional)
+            into.add_argument(setting.name, metavar=form, help=text, nargs=None if count == 1 else count, **optional)
         elif is_switch(setting):
-            made.add_argument(flag_name(setting.name), action="store_true", help=text)
+            into.add_argument(flag_name(setting.name), action="store_true", help=text)
         else:
             action = Joined if flag.repeats else Once
-            made.add_argument(flag_name(setting.name), metavar=form, help=text, action=action)
+            into.add_argument(flag_name(setting.name), metavar=form, help=text, action=action)
     made.usage = made.format_usage().removeprefix("usage: ").rstrip().replace("%", "%%")  # else taken for a format
     return made
 

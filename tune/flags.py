@@ -123,7 +123,7 @@ class Command:
 
     The function gets the settings and returns the exit code; its module is imported only once all flags are right.
     flags: the settings that are typed; empty: all. early: how things stand after a signal, printed where the
-    function's KeyboardInterrupt does not say it.
+    function's KeyboardInterrupt does not say it. groups: settings that --help shows apart, by title.
     """
 
     script: str
@@ -131,6 +131,7 @@ class Command:
     does: str
     flags: tuple[str, ...] = ()
     early: str = ""
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

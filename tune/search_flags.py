@@ -22,7 +22,7 @@ from tune.flags import (
 )
 from tune.load import parse_loop_name
 from tune.own_space import first_text, parse_first, parse_range, parse_space, range_text, space_text
-from tune.recipe import SETTABLE, parse_set, set_text, small_text_seconds
+from tune.recipe import SETTABLE, WORDS, parse_set, set_text, small_text_seconds
 from tune.search_space import FAMILIES, VARIABLE_RECIPE_FIELDS, Dimension, Value, fix_text, parse_fix, parse_vary
 from tune.units import (
     DURATIONS,
@@ -37,6 +37,13 @@ from tune.units import (
 )
 from tune.units import SIZES as MEMORY_FORMS
 
+LOOP_ONLY_SETTINGS = ("metric", "maximize", "life")
+FAMILY_ONLY_SETTINGS = (
+    *("load", "vary", "set", "at_most", "objective", "stop_below_gain", "confirm", "learn_from", "memory_limit"),
+    *("translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines", "plan"),
+)
+"""Settings that only a user's own training loop has, and those that it does not have."""
+SET_NAMES = ", ".join(f"{name} ({' or '.join(WORDS[name])})" if name in WORDS else name for name in SETTABLE)
 KINDS = {"cpu": "CPU core", "cuda": "GPU"}
 HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
 HUB_TEXT = "hub:karpathy/tiny_shakespeare"
@@ -77,6 +84,10 @@ class SearchFlags(Flags):
     command: ClassVar[Command] = Command(
         script="tune/run.py", does="tune.study:run", early="nothing was written",
         about="Search for the best small Transformer that a fixed number of device-hours can buy.",
+        groups={
+            "a training loop of your own": ("train", *LOOP_ONLY_SETTINGS),
+            "families of models, refused with --train": ("families", "fix", *FAMILY_ONLY_SETTINGS),
+        },
     )  # fmt: skip
     budget: float = flag_field(  # device-seconds, as all times here are seconds
         f"the cap in device-hours, never exceeded: {DURATIONS}; with --resume the new total", **TIME, on_resume=True
@@ -114,25 +125,24 @@ class SearchFlags(Flags):
         "are the default's; may be typed several times",
         default=(), form="NAME=VALUE,...", parse=parse_first, show=first_text, repeats=True,
     )  # fmt: skip
-    metric: str | None = flag_field("of --train: the reported number to minimize", default=None, form="NAME")
-    maximize: str | None = flag_field("the one to maximize; one of the two", default=None, form="NAME")
+    metric: str | None = flag_field("the reported number to minimize", default=None, form="NAME")
+    maximize: str | None = flag_field("the reported number to maximize, instead of --metric", default=None, form="NAME")
     life: int | None = flag_field(
-        "of --train: the steps of a whole training (default: it has no end, and goes on for as long as it is given)",
+        "the steps of a whole training (default: it has no end, and goes on for as long as it is given)",
         default=None, form="STEPS", parse=parse_life,
     )  # fmt: skip
     fix: Mapping[str, Value] = flag_field(
-        "dimensions that are not to vary, such as precision=bf16,heads=4",
+        "hold dimensions at one of their values, such as heads=4,dropout=0.1",
         default_factory=dict, form="NAME=VALUE,...", parse=parse_fix, show=fix_text,
     )  # fmt: skip
     vary: tuple[str, ...] = flag_field(
-        "parts of the recipe that vary too, each from a quarter of its own value to four times it: "
-        f"{', '.join(VARIABLE_RECIPE_FIELDS)} (context: of nanogpt only, whose trials are then judged on the same "
-        "tokens, each with its own context)",
+        "search these parts of the recipe too, from a quarter to four times their value: "
+        f"{', '.join(VARIABLE_RECIPE_FIELDS)} (context: nanogpt only)",
         default=(), form="NAME,...", parse=parse_vary, show=",".join,
     )  # fmt: skip
     set: Mapping[str, float | str] = flag_field(
         "parts of the recipe that are not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
-        f"there are {', '.join(SETTABLE)}; --plan shows their values, and why",
+        f"there are {SET_NAMES}; --plan shows their values, and why",
         default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
     )  # fmt: skip
     devices: int | None = flag_field(
@@ -157,8 +167,9 @@ class SearchFlags(Flags):
         default=False, on_resume=True,
     )  # fmt: skip
     deadline: float | None = flag_field(
-        "wall clock from the start of the study, within which it ends", default=None, **TIME, on_resume=True
-    )
+        "wall clock from the start of the study, within which it ends (may change with --resume)",
+        default=None, **TIME, on_resume=True,
+    )  # fmt: skip
     patient: bool = flag_field(
         "keep more of the cap for one trial, on few devices for long (default: the wall clock stays within about twice "
         "cap / devices, or with --life cap / devices and one whole training)",
@@ -166,13 +177,13 @@ class SearchFlags(Flags):
     )
     stop_below_gain: float | None = flag_field(  # nats a device-hour
         "hand devices back when another device-hour is expected to lower the best loss by less than so many nats, "
-        "such as 0.002/h (default: the cap is spent)",
+        "such as 0.002/h (may change with --resume; default: the cap is spent)",
         default=None, form="NATS/h", parse=parse_gain, show=gain_text, on_resume=True,
     )  # fmt: skip
-    seed: int = flag_field("for every random choice", default=0, **NUMBER_OF)
+    seed: int = flag_field("of all random choices", default=0, **NUMBER_OF)
     confirm: int = flag_field(
-        "train the last two of each family anew with so many other seeds each, 2 or more, on at most a third of the "
-        "cap, so that the ranking says whether they differ by more than luck",
+        "train the last two of each family again with so many other seeds each (2 or more, or 0 for none), on at most "
+        "a third of the cap, so that the ranking says whether they differ by more than luck",
         default=0, **NUMBER_OF,
     )  # fmt: skip
     out: Path | None = flag_field("the study's folder, made new (default: runs/<time>)", default=None, **FOLDER)
@@ -200,7 +211,7 @@ class SearchFlags(Flags):
         default=None, form="SIZE", parse=parse_bytes, show=bytes_text,
     )  # fmt: skip
     report_every: float = flag_field(
-        "training between two reports of a trial; a loop of --train reports itself", default=5.0, **TIME
+        "training time between two reports; a --train loop reports itself", default=5.0, **TIME
     )
     translation_corpus: Path | str | None = flag_field(
         "pairs: a file of lines source<TAB>target, a dataset of the Hugging Face hub, or builtin: a small grammar, "
@@ -220,11 +231,11 @@ class SearchFlags(Flags):
     )  # fmt: skip
     mirror: Path | None = flag_field(
         "a folder on a disk that outlives this machine: the study is copied there every minute, and --resume begins "
-        "with the copy if the study's own folder is gone",
+        "with the copy if the study's own folder is gone (may change with --resume)",
         default=None, form="FOLDER", parse=parse_path, on_resume=True,
     )  # fmt: skip
     price_per_hour: float | None = flag_field(
-        "what a device-hour costs, in any currency: money is told beside device-hours",
+        "what a device-hour costs, in any currency: money is told beside device-hours (may change with --resume)",
         default=None, form="PRICE", parse=parse_price, on_resume=True,
     )  # fmt: skip
     skip_bad_lines: bool = flag_field("leave out lines of pairs without a tab, or with an empty side", default=False)

@@ -33,7 +33,7 @@ from tune.flags import (
 from tune.load import check_function, check_loop, load_families
 from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, apply_range, make_space
 from tune.recipe import parse_set
-from tune.search_flags import SearchFlags, train_text
+from tune.search_flags import FAMILY_ONLY_SETTINGS, LOOP_ONLY_SETTINGS, SearchFlags, train_text
 from tune.search_space import (
     FAMILIES,
     LARGEST_SEED,
@@ -50,12 +50,6 @@ from tune.store.mirror import is_copy, restore_from_mirror
 from tune.units import DURATIONS, NUMBER, bytes_text, duration_text, parse_duration
 from tune.units import SIZES as MEMORY_FORMS
 
-LOOP_ONLY_SETTINGS = ("metric", "maximize", "life")
-FAMILY_ONLY_SETTINGS = (
-    *("load", "vary", "set", "at_most", "objective", "stop_below_gain", "confirm", "learn_from", "memory_limit"),
-    *("translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines", "plan"),
-)
-"""Settings that only a user's own training loop has, and those that it does not have."""
 NO_METRIC = ("step", "save")
 EXECUTED = ("load", "train")
 """Settings that are never taken from a file: a file to execute must be typed."""

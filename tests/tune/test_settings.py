@@ -18,8 +18,9 @@ import pytest
 from tune import cli
 from tune.flags import families_text, flag_name, flag_words, parse_families
 from tune.own_space import make_space
+from tune.search_flags import LOOP_ONLY_SETTINGS
 from tune.search_space import SPACES
-from tune.settings import LOOP_ONLY_SETTINGS, Settings
+from tune.settings import Settings
 from tune.store.journal import Journal
 from tune.units import duration_text, energy_text, money_text, parse_duration, parse_price
 

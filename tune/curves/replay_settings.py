@@ -110,7 +110,7 @@ class ReplaySettings(TableFlags):
         "searches a cell, each in its own order", default=100, form="N", parse=lambda text: _whole(text, MOST_SEEDS)
     )
     schedulers: tuple[str, ...] = flag_field(
-        "which to compare",
+        "what to compare; ration is the search's own",
         default=SCHEDULERS, form=",".join(SCHEDULERS), parse=parse_each(parse_known(SCHEDULERS)), show=lambda _: "all",
     )  # fmt: skip
     ablations: tuple[str, ...] = flag_field(

@@ -21,8 +21,8 @@ from tune.flags import (
     parse_share,
     under_flag,
 )
-from tune.recipe import SETTABLE, parse_set, set_text
-from tune.search_flags import CORPUS, HUB_TEXT
+from tune.recipe import parse_set, set_text
+from tune.search_flags import CORPUS, HUB_TEXT, SET_NAMES
 from tune.settings import Settings
 from tune.table_text import FORMS, TableFlags
 from tune.units import SIZES as MEMORY_FORMS
@@ -56,14 +56,14 @@ class ExperimentSettings(TableFlags, Settings):
         f"of {', '.join(EXPERIMENTS)}", default="", form="NAME", places="?", stored=False, on_resume=True
     )
     list: bool = flag_field(
-        "name the experiments, and the least and most that each is worth here", default=False, stored=False
+        "list the experiments, each with its smallest and largest useful budget here", default=False, stored=False
     )
     families: Mapping[str, float] = flag_field(
         "the model, or one of yours that --load registers (default: the experiment's own)",
         form="translation|nanogpt|NAME", parse=parse_families, show=families_text,
     )  # fmt: skip
     set: Mapping[str, float | str] = flag_field(
-        f"parts of the family's recipe to change, such as context=256; there are {', '.join(SETTABLE)}",
+        f"parts of the family's recipe to change, such as context=256; there are {SET_NAMES}",
         default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
     )  # fmt: skip
     text_corpus: Path | str | None = flag_field(
@@ -78,7 +78,7 @@ class ExperimentSettings(TableFlags, Settings):
         stored=False, on_resume=True,
     )  # fmt: skip
     scale: float = flag_field(
-        "the share of its training that an experiment does, such as 0.01", default=1.0, form="SHARE", parse=parse_share
+        "train for this share of the full length, such as 0.01", default=1.0, form="SHARE", parse=parse_share
     )
     seeds: int = flag_field("trainings of each configuration, with a seed each", default=1, form="N", parse=int)
     of: Path | None = flag_field(
