@@ -27,7 +27,8 @@ reports and the kernels in `results/README.md`.
 Made by `make results` from `results/*.json`: change those. How each figure came, and what failed, is in `docs/log.md`.
 Bold falls short of what was asked: {short} of {rows} rows. A letter is a machine, named at the end: compare figures of
 one machine only. A day is one of the log's. An empty cell was not told. `$DATA` is a folder with `tatoeba/spa.txt`
-(118,964 English-Spanish pairs) and `shakespeare/input.txt` (tiny shakespeare)."""
+(118,964 English-Spanish pairs of tatoeba.org, as packed by www.manythings.org/anki, CC BY 2.0) and
+`shakespeare/input.txt` (tiny shakespeare, of github.com/karpathy/char-rnn)."""
 
 
 def files(names: tuple[str, ...]) -> dict[str, dict]:

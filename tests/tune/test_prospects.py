@@ -240,4 +240,4 @@ def test_a_folder_without_a_trial_or_a_study_is_one_line(
 
 def test_an_experiment_that_goes_on_is_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(ExperimentSettings, ["curves", "--plan", "--resume", "nowhere"]) == 2
-    assert capsys.readouterr().err == "--plan: is of an experiment that is to begin: leave --plan or --resume out\n"
+    assert capsys.readouterr().err == "--plan: an experiment that has begun has no plan: leave --plan or --resume out\n"

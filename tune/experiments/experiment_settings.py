@@ -121,7 +121,7 @@ class ExperimentSettings(TableFlags, Settings):
             return cls(budget=1.0, families={"nanogpt": 1.0}, tables=tables, **forms)
         name = typed.get("name", "")
         if {"plan", "resume"} <= typed.keys():
-            raise invalid("plan", "is of an experiment that is to begin: leave --plan or --resume out")
+            raise invalid("plan", "an experiment that has begun has no plan: leave --plan or --resume out")
         if name not in EXPERIMENTS:
             what = f"{name!r} is no experiment" if name else "missing"
             raise UserError(f"NAME: {what}: write one of {', '.join(EXPERIMENTS)}")
