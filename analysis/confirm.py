@@ -64,7 +64,7 @@ def last_comparison_lines(study: Study, family: str) -> list[str]:
         for each in done
     )
     seeds = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
-    how = f"nats a token of the test split (95 %), trained anew for {trained} with {seeds} other seeds"
+    how = f"nats a token of the test split (95 %), trained again for {trained} with {seeds} other seeds"
     by = f"{abs(nats):.3f} ± {half:.3f} {how}"
     seconds = sorted(float(each["training_seconds"].mean()) for each in done)
     if seconds[1] > MOST_UNEQUAL * seconds[0]:

@@ -175,7 +175,7 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
     once = pool[~pool["trial"].isin(anew)]
     others = once[(once["group"] == best["group"]) & (once["trial"] != best["trial"])]
     lead, why, shown = (_of_a_loop if measure.is_loop_metric else _of_a_family)(results, pool, best, others, len(once))
-    why += f" Left out: {len(pool) - len(once)} trainings anew, with other seeds." if len(once) < len(pool) else ""
+    why += f" Left out: {len(pool) - len(once)} trainings again, with other seeds." if len(once) < len(pool) else ""
     if measure.is_loop_metric:
         held = "the cap held" if spent.spent <= spent.cap else "the cap was exceeded"
         lead = f"{lead}; {held}: {tables.duration(spent.spent)} of {tables.duration(spent.cap)} were spent"

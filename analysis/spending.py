@@ -28,7 +28,7 @@ trial that turned is left out, as it is of its best and not of its end. ?1: the 
 where high is good, else 1."""
 ENDING_TEXTS = {
     **dict.fromkeys((ENDED_BY_CAP, "done"), "ended by itself: what it could use of its cap was spent"),
-    ENDED_BY_ERRORS: "gave up, as trials failed with one error, or many diverged: mend it, and --resume goes on",
+    ENDED_BY_ERRORS: "gave up, as trials failed with one error, or many diverged: correct it, and --resume goes on",
     "deadline": "ended at its deadline, and may have left some of its cap unspent",
 }
 """How a study ended, by the reason in its journal."""

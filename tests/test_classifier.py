@@ -129,7 +129,7 @@ def test_a_dataset_of_the_hub_is_read_and_the_split_that_it_lacks_is_cut_from_it
     there = np.concatenate([read.train, read.valid])
     assert (there["pixels"] == shades.transpose(0, 3, 1, 2)).all() and (there["label"] == np.arange(40) % 4).all()
     monkeypatch.setattr(corpora, "open_splits", lambda *_: {"train": split.remove_columns("img")})
-    with pytest.raises(ValueError, match=r"^--own-corpus: 'hub:a/images': classifier raised KeyError: [^\n]*mend it$"):
+    with pytest.raises(ValueError, match=r"^--own-corpus: 'hub:a/images': classifier raised KeyError: .*correct it$"):
         corpora.load_corpora(settings)
 
 

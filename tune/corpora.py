@@ -198,7 +198,7 @@ def _own(kind: str, source: Path | Mapping[str, Any] | None, name: str) -> OwnDa
     except Exception as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{flag_of_corpus(kind)}: {name!r}: {family} raised {error_text(error)}: mend it") from error
+        raise UserError(f"{flag_of_corpus(kind)}: {name!r}: {family} raised {error_text(error)}: correct it") from error
 
 
 def _source(kind: str, what: str) -> str:

@@ -242,7 +242,7 @@ def spending(engine: Engine) -> dict[str, float]:
         FROM charges LEFT JOIN leases USING (lease) GROUP BY 1""")
     found = {row["what"]: row["seconds"] for row in rows}
     names = {"rungs": "rung", "last segments": "final", "start-up": "start", "idle": "idle"}
-    names |= {"last two anew": "anew"} if "anew" in found else {}
+    names |= {"--confirm": "anew"} if "anew" in found else {}
     ledger = engine.accounting.ledger
     spent = {name: found.get(what, 0.0) for name, what in names.items()}
     return spent | {"unspent": ledger.cap - ledger.spent}
@@ -367,7 +367,7 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
     share = family.explore + family.kept + family.anew + family.start_up + family.beside
     parts = f"{whole_text(family.explore)} for rungs, {whole_text(family.kept)} kept for the last segment"
     parts += f", {whole_text(family.beside)} for others beside it" if family.beside >= 1 else ""
-    parts += f", {whole_text(family.anew)} to train the last two anew" if family.anew else ""
+    parts += f", {whole_text(family.anew)} for --confirm" if family.anew else ""
     parts += f", {whole_text(family.start_up)} for start-up"
     yield f"{name}: {whole_text(share)} = {parts}; {counted(family.started, 'trial')}"
     yield f"  {'rung':<12} {'training':>10} {'cost':>10} {'planned':>10} {'trials':>10} {'total':>10}"
@@ -379,7 +379,7 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
     yield f"  {'last segment':<12} {'':>10} {'':>10} {'':>10} {family.finishers:>10} {whole_text(family.finish):>10}"
     if family.anew:
         count, seconds = family.trained_anew, whole_text(family.anew_seconds)
-        yield f"  {'last two anew':<13}{'':>10} {'':>10} {'':>10} {count:>10} {seconds:>10}"
+        yield f"  {'--confirm':<12} {'':>10} {'':>10} {'':>10} {count:>10} {seconds:>10}"
     what = "cost" if by_price else "steps"
     titles = "".join(f"{f'{what} {number}':>10}" for number in range(len(family.rungs)))
     yield f"  {'size':<24} {'parameters':>12} {'a step':>10}{titles}"

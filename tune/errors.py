@@ -141,4 +141,4 @@ def disk_error_as_user_error(to_go_on: str) -> Iterator[None]:
             raise
         parts = [error.filename, error.strerror] if isinstance(error, OSError) else ["journal.db", error]
         what = " ".join(": ".join(str(each) for each in parts if each is not None).split())
-        raise UserError(f"--out: {what}: what was told is kept; mend that, then go on with {to_go_on}") from error
+        raise UserError(f"--out: {what}: what was told is kept; correct that, then go on with {to_go_on}") from error

@@ -90,4 +90,4 @@ def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
     before, names = facts.get("devices", {}).get("kind", devices.kind), {"cuda": "GPUs", "cpu": "CPU cores"}
     if before != devices.kind:
         rule = f"runs on {names.get(before, before)}, and here are {names[devices.kind]}: their figures do not compare"
-        raise UserError(f"--resume: the study {rule}; go on with it where it began, or begin anew")
+        raise UserError(f"--resume: the study {rule}; go on with it where it began, or begin again")

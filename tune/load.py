@@ -36,7 +36,7 @@ def load_families(path: Path) -> None:
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as error:
         reason = str(error) if isinstance(error, UserError) else error_text(error)
-        raise UserError(f"--load: '{path}' cannot be executed ({reason}): mend it") from error
+        raise UserError(f"--load: '{path}' cannot be executed ({reason}): correct it") from error
     if all(before.get(family) is space for family, space in SPACES.items()):
         raise UserError(f"--load: '{path}' registers no family: write @register(\"NAME\") above the class of one")
     _LOADED[path] = source
@@ -87,7 +87,7 @@ def check_loop(text: str) -> None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise UserError(f"--train: '{path}' is no Python ({getattr(error, 'msg', error)}{where}): mend it") from None
+        raise UserError(f"--train: '{path}' is no Python ({getattr(error, 'msg', error)}{where}): correct it") from None
     if not tree.body:
         raise UserError(f"--train: '{path}' is empty: name a script that trains, or FILE:function")
     if name is None:

@@ -448,7 +448,7 @@ def check_learns(config: Config, data: Data) -> None:
         if config.family in BUILT_IN or isinstance(error, UserError):
             raise
         line = f"its {doing} raised {error_text(error)} on two rows on the CPU"
-        raise UserError(f"--families: {config.family!r}: {line}: mend it; nothing was spent") from error
+        raise UserError(f"--families: {config.family!r}: {line}: correct it; nothing was spent") from error
 
 
 def check_cap(settings: Settings) -> None:

@@ -110,7 +110,7 @@ def no_winner_reason(journal: Journal, family: str) -> str:
     limited = "memory_limit" in as_mapping(facts.get("settings"))
     smaller = "allow them more with --memory-limit" if limited else "fix smaller sizes with --fix"
     helps = {
-        "error": f"; see {where}, mend that and go on with --resume{' and a larger --budget' if all_spent else ''}",
+        "error": f"; see {where}, correct that and go on with --resume{' and a larger --budget' if all_spent else ''}",
         "again": f"; see {where}{_more_time(facts)}",
         "diverged": f"; in a new search lower learning rates may help{vary}",
         "memory": f"; in a new search {smaller}",

@@ -259,7 +259,7 @@ def lives_table(study: Study) -> pd.DataFrame:
         for report, loss in enumerate(row.get(f"{kind}_loss", ()), 1) if loss is not None
     ]  # fmt: skip
     if not found:
-        raise UserError(f"study: {study.name!r} has no life with a loss; begin anew with a lower --set learning_rate")
+        raise UserError(f"study: {study.name!r} has no life with a loss; begin again with a lower --set learning_rate")
     return pd.DataFrame(found).sort_values(["parameters", "kind", "seconds"], ignore_index=True)
 
 

@@ -102,7 +102,7 @@ def bills(study: Study) -> Picture:
     return Picture(
         name="bills",
         title="What each trial took",
-        text="The dearest first.",
+        text="The most expensive first.",
         figure=figure,
         data=table.reset_index(),
     )

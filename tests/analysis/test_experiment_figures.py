@@ -421,7 +421,7 @@ TOGETHER = [each for each in scaling_rows.all_rows() if each["devices"] > 1]
         (main_effects, "ablation", [], "no trial that came to its end yet; go on with it"),
         (speed_up, "scaling", [], r"measured nothing of scaling \(it ended before\); go on with it: .* --resume /"),
         (speed_up, "scaling", SKIPPED, r"measured nothing of scaling \(why\); go on with it: .* --resume /"),
-        (lives, "curves", LOSSLESS, "has no life with a loss; begin anew with"),
+        (lives, "curves", LOSSLESS, "has no life with a loss; begin again with"),
         (width, "transfer", parabola({}), "measured one d_model only; go on with it"),
         (width, "transfer", transferred()[7:], "has not measured the base yet; go on with it"),
     ],

@@ -162,7 +162,7 @@ WRONG = {
     f"{LOOP} --train ../none.py:train": r"--train: '.*none\.py' cannot be read \(No such file",
     f"{LOOP} --train ..": r"--train: '.*' cannot be read \(Is a directory\)",
     f"{LOOP} --train ../latin.py": r"--train: '.*latin\.py' cannot be read \(it is not UTF-8\)",
-    f"{LOOP} --train ../broken.py:train": r"--train: '.*broken\.py' is no Python \(.*, line 1\): mend it",
+    f"{LOOP} --train ../broken.py:train": r"--train: '.*broken\.py' is no Python \(.*, line 1\): correct it",
     f"{LOOP} --train ../empty.py": r"--train: '.*empty\.py' is empty",
     f"{LOOP} --train ../train.py:trian": "--train: '.*' has no function 'trian': there is train, two, none, more",
     f"{LOOP} --train ../train.py:two": "--train: 'two' needs 2 arguments",

@@ -211,5 +211,5 @@ def test_what_a_familys_read_returns_and_is_no_data_is_told_in_one_line(
 ) -> None:
     family = type("Points", (Family,), {"corpus": "points", "read": lambda *_: read})()
     monkeypatch.setitem(FAMILIES, "points", family)
-    with pytest.raises(UserError, match=r"^--own-corpus: 'points.npz': points raised \w+Error: .*: mend it$"):
+    with pytest.raises(UserError, match=r"^--own-corpus: 'points.npz': points raised \w+Error: .*: correct it$"):
         load_corpus(Settings(budget=60.0), "points", "points.npz")

@@ -68,7 +68,7 @@ def test_a_family_that_cannot_learn_is_refused_in_one_line_before_anything_is_ch
 ) -> None:
     register("made")(type("Made", (Bigrams,), changes))
     settings = Settings(budget="1h", families="made", text_corpus=text, out=tmp_path / "study")
-    with pytest.raises(ValueError, match=f"^--families: 'made': {said}[^\n]*: mend it; nothing was spent$"):
+    with pytest.raises(ValueError, match=f"^--families: 'made': {said}[^\n]*: correct it; nothing was spent$"):
         make_search_context(settings, CORE)
     assert not (tmp_path / "study").exists()
 
@@ -253,7 +253,7 @@ def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_
     for trial, reason in {"t001": "diverged", "t002": "error: x: a", "t003": "error: b", "t004": "error: x: a"}.items():
         row = {"trial": trial, "family": "loop", "config": "{}", "state": "failed", "reason": reason}
         world.journal.insert("trials", row | {"created": 0.0})
-    assert "; see output/t002.txt, mend that" in no_winner_reason(world.journal, "loop")
+    assert "; see output/t002.txt, correct that" in no_winner_reason(world.journal, "loop")
 
 
 @pytest.mark.parametrize(
@@ -267,16 +267,16 @@ def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_
         (["diverged", "diverged"], "cap", {}, "2 of 2 diverged; in a new search lower learning rates may help: --vary "
          "learning_rate tries some"),
         (["error: its loss raised KeyError: 'a' (mine.py:3)"] * 3 + ["diverged"], "cap", {}, "3 of 4 failed (its loss "
-         "raised KeyError: 'a' (mine.py:3)), 1 diverged; see log.txt, mend that and go on with --resume"),
+         "raised KeyError: 'a' (mine.py:3)), 1 diverged; see log.txt, correct that and go on with --resume"),
         ([f"error: a loss of {n} is a text" for n in (3, 4)], "cap", {}, "2 of 2 failed (a loss of 3 is a text); see "
-         "log.txt, mend that and go on with --resume"),
+         "log.txt, correct that and go on with --resume"),
         (["price", "lease"], "cap", {}, "2 of 2 had too little time; a larger --budget goes on"),
         (["stopped"], "deadline", {}, "1 of 1 had too little time; a later --deadline goes on"),
         (["stopped"], "SIGTERM", {}, "1 of 1 had too little time"),
         (["waits: error: hung"], "cap", {}, "1 of 1 could go on after an error (hung); see log.txt; a larger "
          "--budget goes on"),
         (["waits: error: hung", "error: x: a", "error: x: a"], "cap", {}, "2 of 3 failed (x: a), 1 could go on after "
-         "an error (hung); see log.txt, mend that and go on with --resume"),
+         "an error (hung); see log.txt, correct that and go on with --resume"),
     ],
 )  # fmt: skip
 def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
@@ -320,7 +320,7 @@ def test_a_search_that_gave_up_is_not_over_and_says_what_it_needs(tmp_path: Path
     world.journal.insert("trials", row | {"created": 0.0})
     world.journal.write_facts(ended={"reason": "errors", "spent": spent, "cap": 600.0})
     (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
-    assert line.endswith(f"mend that and go on with --resume{more}")
+    assert line.endswith(f"correct that and go on with --resume{more}")
 
 
 def test_where_nothing_was_found_the_exit_code_is_1() -> None:

@@ -89,7 +89,7 @@ def test_it_adds_up_to_the_cap(planned: Callable[..., Plan], changes: dict[str, 
     assert 0 <= plan.spending["unspent"] <= 0.03 * cap
     families = plan.families.values()
     assert sum(each.explore + each.kept + each.anew + each.start_up for each in families) == pytest.approx(cap)
-    assert sum(each.anew_seconds for each in families) == pytest.approx(plan.spending.get("last two anew", 0.0))
+    assert sum(each.anew_seconds for each in families) == pytest.approx(plan.spending.get("--confirm", 0.0))
     for each in families:
         assert each.trained_anew == 2 * plan.settings.confirm and each.anew_seconds <= each.anew
     assert sum(rung.seconds for each in families for rung in each.rungs) == pytest.approx(plan.spending["rungs"])

@@ -345,8 +345,8 @@ def test_a_file_that_cannot_serve_is_told_in_one_line(tmp_path: Path) -> None:
     for source, said in {
         None: r"cannot be read \(No such file or directory\): name a Python file",
         "x = 1": 'registers no family: write @register\\("NAME"\\) above the class of one',
-        "x = 1\nimport nothing_of_this_name": r"cannot be executed \(ModuleNotFoundError: .*\(m.py:2\)\): mend it",
-        "x = (": r"cannot be executed \(SyntaxError: .*\(m.py:1\)\): mend it",
+        "x = 1\nimport nothing_of_this_name": r"cannot be executed \(ModuleNotFoundError: .*\(m.py:2\)\): correct it",
+        "x = (": r"cannot be executed \(SyntaxError: .*\(m.py:1\)\): correct it",
     }.items():
         if source is not None:
             file.write_text(source)

@@ -211,7 +211,7 @@ class Screen(Listener):
             yield f"lost {counted(report.lost, 'step')} since its newest checkpoint, which its loop did not save"
         elif not self._said_once:  # its lease ended in order: a loop that saves would have saved
             self._said_once = True
-            yield "its loop never saves, so each lease of a trial begins anew: give ration.report(...) a save="
+            yield "its loop never saves, so each lease of a trial begins again: give ration.report(...) a save="
 
 
 def budget_line(engine: Engine) -> str:

@@ -87,7 +87,7 @@ class ExperimentSettings(TableFlags, Settings):
         default=None, form="FOLDER", parse=parse_path,
     )  # fmt: skip
     tables: Path | None = flag_field(
-        "print the tables of a study of an experiment anew, and measure nothing",
+        "print the tables of a study of an experiment again, and measure nothing",
         default=None, form="FOLDER", parse=parse_path, stored=False,
     )  # fmt: skip
     recipe: Mapping[str, float | str] = flag_field(  # --of's winner's, where it differs from the family's; has no flag

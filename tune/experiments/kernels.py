@@ -157,7 +157,7 @@ def in_study(cluster: Cluster, settings: Settings) -> Iterator[list[Row]]:
     except OSError as error:
         raise UserError(f"--out: '{settings.out}' cannot be made ({error.strerror}): name another place") from None
     began = time.monotonic()
-    remedy = disk_error_as_user_error("another --out, as kernels are measured anew")
+    remedy = disk_error_as_user_error("another --out, as kernels are measured again")
     with remedy, open_study(cluster, settings, lambda: time.monotonic() - began) as study:
         yield from study.rows()
 

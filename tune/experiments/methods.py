@@ -277,7 +277,7 @@ def measured(runs: Sequence[Run]) -> Table:
         *("published s", "allocations", "loss"),
     )
     note = (
-        f"{TIMED}. Peak and allocations: of a few steps taken anew, by memray on a CPU, allocations a step times the "
+        f"{TIMED}. Peak and allocations: of a few steps taken again, by memray on a CPU, allocations a step times the "
         f"steps; loss and accuracy: on a sample of the validation split, with 95 % intervals over seeds. {THEIRS}."
     )
     steps = grid(runs)[0].steps if rows else 0

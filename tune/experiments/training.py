@@ -62,7 +62,7 @@ def train_with_checkpoints(
     if learner.steps < steps:
         space = learner.family.space or {"d_model": (0,), "layers": (0,)}
         sizes = " or ".join(name for name, values in space.items() if isinstance(values[0], int))
-        smaller = f", or begin anew with a smaller --fix {sizes}" if sizes else ""
+        smaller = f", or begin again with a smaller --fix {sizes}" if sizes else ""
         reason = f"there was time for {learner.steps} of {steps}"
         raise UserError(f"steps: {reason}: go on with --resume and a larger --budget{smaller}")
     config, data, device = learner.config, learner.data, learner.device

@@ -63,7 +63,7 @@ class HalvingWithConfirmation(SuccessiveHalving):
                 return self._lead(left)
             others = left.slots + left.running - 1  # without this slot they and the last segment would not end in time
             if isinstance(move, HandBack) and due * each / others + self.ladder.kept > left.wall:
-                return Wait("the last two are trained anew soon")
+                return Wait("the last two are trained again soon")
             return move
         leader = self._begun[0]
         if self.trials[leader].state != "paused":
@@ -73,7 +73,7 @@ class HalvingWithConfirmation(SuccessiveHalving):
         seconds, least = min(left.seconds, left.wall), self.ladder.overhead
         if left.running == 0 or left.seconds > left.wall:
             return self._last_segment(leader, seconds, least) if seconds > least else HandBack(PAYS_NO_MORE)
-        return HandBack("the last two are trained anew, and the leader gets what they leave over")
+        return HandBack("the last two are trained again, and the leader gets what they leave over")
 
     def _next_confirmation(self, leader: str, left: BudgetLeft) -> Confirm | None:
         """Return the next of these trainings; None where it cannot be paid for, or no other trial waits to compare
@@ -84,7 +84,7 @@ class HalvingWithConfirmation(SuccessiveHalving):
         if other is None or min(left.seconds, left.wall) < each or each < least:
             return None
         of, beside = (leader, other) if number % 2 == 0 else (other, leader)
-        return Confirm(of, beside, self._times[of] + 1, each, f"{of} anew with another seed, beside {beside}")
+        return Confirm(of, beside, self._times[of] + 1, each, f"{of} again with another seed, beside {beside}")
 
     def state(self) -> dict[str, object]:
         return super().state() | {"confirmed": [self._begun, dict(self._times)]}

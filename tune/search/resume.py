@@ -171,7 +171,7 @@ def check_plain(folder: Path) -> None:
                 kind = stat.S_IFMT(path.lstat().st_mode)
                 if kind not in (stat.S_IFREG, stat.S_IFDIR):
                     rule = "a study holds files and folders only, no links"
-                    raise UserError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
+                    raise UserError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin again")
         if Path(place).parent == folder / "checkpoints":
             folders[:] = [name for name in folders if not name.startswith(UNFINISHED)]
 

@@ -345,7 +345,7 @@ class SuccessiveHalving(Policy):
         end = self.enough_seconds(trial, seconds - self.ladder.overhead)
         if end is None:
             blind = self._rules.least_gain and not self.standings.forecast_at(trial, 1.0)
-            why = ": no law tells what an hour brings" if blind else ""
+            why = ": no scaling law yet, gains unknown" if blind else ""
             return Finish(trial, seconds, f"leads, and gets what is left{why}")
         had = max(self.trials[trial].progress.seconds, self._ends.get(trial, 0.0))
         price = end - had + self.ladder.overhead

@@ -140,10 +140,10 @@ def test_a_ring_of_four_passes_all_bytes_one_and_a_half_times():
 @pytest.mark.parametrize(
     ("space", "smaller"),
     [
-        (FAMILIES["nanogpt"].space, "a larger --budget, or begin anew with a smaller --fix d_model or layers"),
+        (FAMILIES["nanogpt"].space, "a larger --budget, or begin again with a smaller --fix d_model or layers"),
         (
             {"width": (8, 16), "blocks": (1, 2), "gate": ("relu", "gelu"), "learning_rate": (0.1, 0.2)},
-            "a larger --budget, or begin anew with a smaller --fix width or blocks",
+            "a larger --budget, or begin again with a smaller --fix width or blocks",
         ),
         ({"learning_rate": (0.1, 0.2)}, "a larger --budget"),
     ],

@@ -204,7 +204,7 @@ def test_without_a_law_the_cap_is_spent_and_that_is_told() -> None:
     search = asking(1e9, sizes=False)
     assert search.spent > 0.97 * search.seconds
     (finish,) = search.on_decision("finish")
-    assert finish["reason"].endswith("no law tells what an hour brings")
+    assert finish["reason"].endswith("no scaling law yet, gains unknown")
 
 
 @pytest.fixture(scope="module", params=[2e-4, 4e-4])
