@@ -250,8 +250,8 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             cells += [figure(value, "{:.2f}"), figure(value, "{:.1%}", 1 / whole)]
     note = (
         "of nanoGPT, as many steps each way; before: upstream's loop, eager, plain AdamW, batches from a memory map "
-        "opened each time, an evaluation each 250 steps; after: a segment of a search's trial, on a GPU kernel by kernel. "
-        "Published: RoBERTa-base."
+        "opened each time, an evaluation each 250 steps; after: a segment of a search's trial, on a GPU kernel by "
+        "kernel. Published: RoBERTa-base."
     )
     return [Table(title="Stages of a training", columns=columns, rows=lines, note=note)]
 
