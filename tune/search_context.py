@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from model.data.resident import forget_made
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch, missing_for_compiling
 from model.training.memory import give_back_freed, machine_bytes, ran_out
-from tune.backend.session import run_on_gpu
 from tune.corpora import load_corpora
 from tune.devices import Devices
 from tune.errors import UserError, error_text
@@ -377,11 +376,10 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
 
     The default configuration is measured; on a GPU it gives the price of a kernel, and the widest one, in a batch that
     fills the GPU, the FLOP/s. Narrower models are measured where steps would take too much of what the family has;
-    where none is narrow enough, or no GPU of a cluster is free, the prices are nominal.
+    where none is narrow enough, the prices are nominal.
     """
-    elsewhere = devices.kind == "cuda" and settings.address is not None  # another job may hold the driver's own GPU
     here = devices.kind != "cuda" or torch.cuda.is_available()
-    if not (elsewhere or here) or space.family not in PER_LAYER:
+    if not here or space.family not in PER_LAYER:
         return NOMINAL[devices.kind], 0.0
     family, default, taken = FAMILIES[space.family], space.default(), list[float]()
     seconds = min(PRICED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
@@ -390,16 +388,14 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     most = DEAREST_SHARE * settings.budget * settings.families[space.family] / LEAST_STEPS
 
     def least(config: Config) -> tuple[float, float] | None:
-        """Return the FLOPs of a step, and its seconds; None where no model is narrow enough, or no GPU free."""
+        """Return the FLOPs of a step, and its seconds; None where no model is narrow enough."""
         while (flops := family.step_flops(config, data)) > most * NOMINAL[devices.kind].flops:
             half, odd = divmod(config.d_model, 2)
             if odd or half % config.heads or half < LEAST_WIDTH:
                 return None
             config = replace(config, d_model=half)
-        timed = partial(run_on_gpu, step_seconds) if elsewhere else step_seconds
-        some = timed(config, data, torch.device(devices.kind), seconds=seconds) or []
-        taken.extend(some)
-        return (flops, min(some)) if some else None
+        taken.extend(some := step_seconds(config, data, torch.device(devices.kind), seconds=seconds))
+        return flops, min(some)
 
     launch = 0.0
     if devices.kind == "cuda":

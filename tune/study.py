@@ -351,8 +351,7 @@ def keep_winners(
     if not engine.stopping:
         try:
             with interruptible():
-                own = kind == "cpu" or context.settings.address is None  # another job may hold a GPU of the driver's
-                scores = write_samples(kept, engine, data, device=kind if own else "cpu", charged=own)
+                scores = write_samples(kept, engine, data, kind=kind)
         except KeyboardInterrupt as interrupt:
             engine.stopping = str(interrupt)
     for family, score in scores.items():

@@ -219,15 +219,16 @@ class TimeIsUp(Exception):
 
 
 def write_samples(
-    found: Mapping[str, Winner], engine: Engine, data: Mapping[str, Data], *, device: str, charged: bool
+    found: Mapping[str, Winner], engine: Engine, data: Mapping[str, Data], *, kind: str
 ) -> dict[str, Score]:
     """Write samples of each winner that had its decay, as many as the rest of the cap pays for, on a device of the
     driver, and note them in the journal. Before them the test split is evaluated, where the winner's own leases had no
     time for that. A winner that wrote all of them in an earlier run does not again, and what it wrote stays until it
     writes more.
 
-    Nothing is charged where that is no device of the search: a CPU core, beside a cluster's GPUs. Either way it ends
-    before the deadline. Return the scores of those that translate, where the rest of the cap pays for these too.
+    Where devices are GPUs (`kind` is cuda) and the driver has none, as on a cluster, the driver's CPU core writes them:
+    it is no device, and nothing is charged. Either way it ends before the deadline. Return the scores of those that
+    translate, where the rest of the cap pays for these too.
     """
     torch.set_num_threads(1)
     accounting = engine.accounting
@@ -251,6 +252,8 @@ def write_samples(
             continue
         (row,) = accounting.journal.rows("SELECT MAX(step_seconds) AS step FROM reports WHERE trial = ?", winner.trial)
         price = sample_seconds(row["step"] or 0.0)
+        device = kind if kind == "cpu" or torch.cuda.is_available() else "cpu"
+        charged = device == kind
         seconds = min(accounting.ledger.affordable(None) if charged else UNCHARGED_SECONDS, engine.wall_left())
         if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0) + OPENING_SECONDS[device]:
             continue

@@ -84,7 +84,7 @@ def found(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Winner]:
 
 
 def test_samples_are_in_the_journal_and_every_device_second_is_charged(world: World, found: dict[str, Winner]) -> None:
-    scores = write_samples(found, world.engine, {"nanogpt": None, "translation": "pairs"}, device="cpu", charged=True)
+    scores = write_samples(found, world.engine, {"nanogpt": None, "translation": "pairs"}, kind="cpu")
     facts = world.journal.facts()
     assert facts["samples"]["nanogpt"][0] == {"input": "a", "output": "b", "reference": "c"}
     assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(SCORE)}
@@ -111,7 +111,7 @@ def test_of_winners_that_are_interrupted_those_that_had_written_keep_it(
     monkeypatch.setattr(samples_file, "samples", until_told)
     data: Any = {"translation": "pairs", "nanogpt": None}
     with pytest.raises(KeyboardInterrupt):
-        write_samples({name: found[name] for name in data}, world.engine, data, device="cpu", charged=True)
+        write_samples({name: found[name] for name in data}, world.engine, data, kind="cpu")
     facts: Any = world.journal.facts()
     assert len(facts["samples"]["translation"]) == MOST and facts["bleu"]["translation"]["bleu"] == SCORE.bleu
 
@@ -153,10 +153,10 @@ class Slow:
 
         patch.setattr(Translator, "decode", slow)
 
-    def write(self, device: str = "cpu", *, charged: bool = True) -> dict[str, Score]:
+    def write(self, kind: str = "cpu") -> dict[str, Score]:
         """What the end of a search has its winner do."""
-        found, data = {"translation": self.winner}, {"translation": self.data}
-        return write_samples(found, self.world.engine, data, device=device, charged=charged)
+        found = {"translation": self.winner}
+        return write_samples(found, self.world.engine, {"translation": self.data}, kind=kind)
 
 
 @pytest.fixture
@@ -227,9 +227,9 @@ def test_a_winner_whose_own_lease_had_no_time_for_the_test_split_is_measured_on_
     assert row["perplexity"] == 9.0 and world.accounting.ledger.spent <= LEFT
 
 
-def test_a_gpu_of_the_drivers_decodes_and_is_charged_or_its_core_for_a_while_which_is_not(slow: Slow) -> None:
+def test_a_gpu_that_the_driver_has_decodes_and_is_charged_else_its_core_for_a_while(slow: Slow) -> None:
     slow.seconds = 0.1
-    slow.write(charged=False)
+    slow.write("cuda")
     assert slow.world.accounting.ledger.spent == 0 and slow.world.now <= UNCHARGED_SECONDS
     before, slow.winner = slow.world.now, replace(slow.winner, report=2)
     with fake_cuda() as seen:
@@ -274,12 +274,12 @@ def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason:
     )
 
 
-@pytest.mark.parametrize("charged", [True, False])
-def test_decoding_ends_before_the_deadline_and_after_it_nothing_is_decoded(slow: Slow, charged: bool) -> None:
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_decoding_ends_before_the_deadline_and_after_it_nothing_is_decoded(slow: Slow, kind: str) -> None:
     slow.world.engine.wall_left = lambda: 5.0 - slow.world.now
-    assert slow.write(charged=charged) == {} and 0 < slow.world.now <= 5.0
+    assert slow.write(kind) == {} and 0 < slow.world.now <= 5.0
     before, slow.world.engine.wall_left = slow.world.now, lambda: -1.0
-    assert slow.write(charged=charged) == {} and slow.world.now < before + 1
+    assert slow.write(kind) == {} and slow.world.now < before + 1
 
 
 def test_killed_while_a_winner_writes_it_is_charged_to_its_last_sign_of_life(slow: Slow, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_killed_while_a_winner_writes_it_is_charged_to_its_last_sign_of_life(slo
 def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(found: object, engine: Engine, data: object, *, device: str, charged: bool) -> dict[str, Score]:
+    def write(found: object, engine: Engine, data: object, kind: str) -> dict[str, Score]:
         now, patience = engine.accounting.clock(), time.monotonic() + 300
         while (at := last.at if (last := read_heartbeat(engine.accounting.journal.folder, DRIVER)) else 0.0) < now:
             assert time.monotonic() < patience, "the driver gives no sign of life"

@@ -361,13 +361,3 @@ def run_on_nodes(there: list[dict[str, Any]], function: Callable[..., Any], *arg
         remedy = "mend the node, or take it out of the cluster"
         raise invalid("address", f"{silent[0]} gave no answer within {ANSWER_SECONDS:.0f} s: {remedy}")
     return dict(zip(names, ray.get(asked), strict=True))
-
-
-def run_on_gpu(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Return what a function returns on a GPU of the cluster's that Ray has free, in a process that ends with it. None:
-    there was none in time."""
-    asked = ray.remote(num_cpus=1, num_gpus=1, max_calls=1)(function).remote(*arguments, **named)
-    if ray.wait([asked], timeout=ANSWER_SECONDS)[0]:
-        return ray.get(asked)
-    ray.cancel(asked, force=True)
-    return None

@@ -15,16 +15,13 @@ from unittest import mock
 import pytest
 import ray
 
-from model.training.evaluation import Score
 from tests.searches import LONG
 from tests.soak.accounts import adds_up, number, rows
 from tests.soak.nodes import two_nodes
 from tests.soak.observer import Observer
 from tests.soak.search import Search
 from tests.tune.test_own_search import TRAIN
-from tests.tune.test_winners import untrained
 from tune.backend import session
-from tune.devices import Devices
 from tune.flags import AUTO
 from tune.search.engine import MACHINE_GONE
 from tune.settings import Settings
@@ -135,9 +132,7 @@ def trains(config: Any) -> None:
     """A loop, as far as it is asked for."""
 
 
-def test_devices_are_told_of_though_another_job_holds_them_all_and_used_once_it_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_devices_are_told_of_though_another_job_holds_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(kind: str) -> dict[str, Any]:
         return {"model": kind, "processor": "A", "precisions": ("fp32",), "memory_bytes": 8, "mps": False}
 
@@ -150,11 +145,6 @@ def test_devices_are_told_of_though_another_job_holds_them_all_and_used_once_it_
         other = ray.remote(num_cpus=1, num_gpus=1)(Job).remote()
         assert ray.get(other.begun.remote())
         found = session.cluster_devices(Settings(budget=600))
-        with monkeypatch.context() as impatient:
-            impatient.setattr(session, "ANSWER_SECONDS", 0.0)
-            assert session.run_on_gpu(os.getenv, "CUDA_VISIBLE_DEVICES") is None
-        ray.kill(other)
-        assert session.run_on_gpu(os.getenv, "CUDA_VISIBLE_DEVICES") == "0"
     assert (found.slots, found.model) == (1, "cuda")
 
 
@@ -216,25 +206,3 @@ def test_auto_shares_a_clusters_gpus_where_mps_runs_on_each_of_its_nodes_and_on_
         monkeypatch.setattr(session, "run_on_nodes", lambda *_, told=told: dict(enumerate(told)))
         found = session.cluster_devices(asked).with_sharing(asked, 1e9)
         assert (found.trials_each > 1) == all(runs)
-
-
-def test_on_a_cluster_the_drivers_own_gpu_is_not_used_which_another_job_may_hold(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Steps are timed on one that Ray gives, and samples written by the driver's core."""
-    used: list[object] = []
-
-    def write(*_: object, device: str, charged: bool) -> dict[str, Score]:
-        return used.append((device, charged)) or {}
-
-    untrained(monkeypatch, write)
-    devices = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=8, memory_bytes=80_000_000_000)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("tune.search_context.step_seconds", here := lambda *_, **__: pytest.fail("measured here"))
-    monkeypatch.setattr("tune.search_context.run_on_gpu", lambda *given, **_: used.append(given[0]))
-    monkeypatch.setattr("tune.study.join_cluster", lambda address: nullcontext())
-    monkeypatch.setattr("tune.study.check_folder", lambda folder: None)
-    monkeypatch.setattr("tune.study.cluster_devices", lambda settings: devices)
-    monkeypatch.setattr("tune.study.slots_there", lambda devices: frozenset("a"))
-    run_study(Settings(budget=600, families="nanogpt", text_corpus=text, address="first:1", out=tmp_path / "study"))
-    assert used == [here, here, ("cpu", False)]
