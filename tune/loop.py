@@ -89,9 +89,6 @@ def report(*, step: int | None = None, save: Save | None = None, **numbers: Any)
     if _lease is not None:
         if threading.current_thread() in _left_over:
             raise StopLoop
-        if not _lease.asked:
-            rule = "call ration.config(...) first, or name FILE:function"
-            raise ValueError(f"report: the loop never asked for its configuration: {rule}")
         _lease.report(numbers, step, save)
 
 
@@ -164,6 +161,9 @@ class Lease:
         before."""
         if self.over:
             raise StopLoop
+        if not self.asked:
+            rule = "call ration.config(...) first, or name FILE:function"
+            raise ValueError(f"report: the loop never asked for its configuration: {rule}")
         loss, known = self._metric(numbers), {name: number(value) for name, value in numbers.items()}
         self._count_steps(step)
         now = self._clock()  # after reading the numbers: a device may still have to compute them

@@ -366,9 +366,7 @@ class Settings(SearchFlags):
         --oversubscribe, or more GPUs than a plan is of: no two processes of Ray's can have a whole GPU each of one."""
         wanted, planned = available if self.devices is None else self.devices, kind == "cpu" or self.plan
         if wanted > available and not (planned and self.oversubscribe):
-            sharing = not self.command.flags or "trials_per_gpu" in self.command.flags
-            others = "; --trials-per-gpu lets several trials share one" if sharing else ""
-            remedy = f"ask for at most {available}{', or add --oversubscribe' if planned else others}"
+            remedy = f"ask for at most {available}{', or add --oversubscribe' if planned else ''}"
             raise invalid("devices", f"'{wanted}' is more than the {available} there are: {remedy}")
         return wanted
 

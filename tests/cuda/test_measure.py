@@ -35,7 +35,7 @@ def fails(*_: object) -> None:
     raise RuntimeError("out of memory")
 
 
-def test_processesside_by_side_of_which_one_fails_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_side_by_side_of_which_one_fails_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_steps", fails)
     with pytest.raises(RuntimeError, match=r"^0 of 2 processes"):
         measure.side_by_side(measure.DRY, 2)

@@ -8,7 +8,9 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ import pytest
 import torch
 
 from tune import loop
-from tune.loop import Lease, StopLoop, Terms, best_checkpoint, newest_checkpoint, read_record
+from tune.loop import FIRST_SAVE_SECONDS, Lease, StopLoop, Terms, best_checkpoint, newest_checkpoint, read_record
+from tune.loop_process import patch_ray_tune
 from tune.reports import LEASE_RESERVE_FACTOR
 from tune.search.resume import check_plain
 from tune.trainers import hugging_face, lightning, resumed
@@ -33,11 +36,11 @@ class World:
         }  # fmt: skip
         self.lease = self.again()
 
-    def again(self, **terms: Any) -> Lease:
-        """The next lease."""
-        self.lease = Lease(
-            Terms(**{**self.terms, **terms}), self.heard.append, lambda: self.stopped, lambda: self.now
-        )  # fmt: skip
+    def again(self, save_seconds: float = FIRST_SAVE_SECONDS, **terms: Any) -> Lease:
+        """The next lease, in a loop that knows its configuration."""
+        told, stopped = Terms(**{**self.terms, **terms}), lambda: self.stopped
+        self.lease = Lease(told, self.heard.append, stopped, lambda: self.now, save_seconds=save_seconds)
+        self.lease.asked = True
         return self.lease
 
     def holds(self, steps: int, metric: str) -> None:
@@ -445,16 +448,14 @@ def test_what_another_trials_checkpoint_took_shortens_no_lease_of_one_that_knows
     world.again(steps=1)
     world.report(1.0, after=9.0, save=save)
     ends = world.now + 80.0
-    terms = Terms(**{**world.terms, "ends": ends})
-    world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
+    world.again(100.0, ends=ends)
     while not world.lease.is_over():
         world.report(1.0, after=0.5, save=save)
     assert world.now > ends - LEASE_RESERVE_FACTOR * (9.0 + 1.0)
 
 
 def test_a_checkpoint_that_was_held_up_shortens_no_other_lease(world: World) -> None:
-    terms = Terms(**{**world.terms, "ends": 20.0})
-    world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
+    world.again(100.0, ends=20.0)
     world.report(0.9, step=1)
     assert not world.lease.over
 
@@ -478,10 +479,13 @@ def test_a_space_that_varies_what_a_script_has_not_is_told_in_one_line(held: Wor
 
 
 def test_a_script_that_never_asks_for_its_configuration_is_told_so_in_one_line(held: World) -> None:
-    """All its trials would be alike."""
+    """All its trials would be alike; by Ray's report too."""
     loop.set_current_lease(held.lease)
-    with pytest.raises(ValueError, match=r"^report: the loop never asked for its configuration: call [^\n]*$"):
-        loop.report(loss=1.0)
+    held.lease.asked = False
+    patch_ray_tune(theirs := SimpleNamespace(get_context=SimpleNamespace))
+    for report in (partial(loop.report, loss=1.0), partial(theirs.report, {"loss": 1.0})):
+        with pytest.raises(ValueError, match=r"^report: the loop never asked for its configuration: call [^\n]*$"):
+            report()
     loop.config(width=1)
     loop.report(loss=1.0)
     assert len(held.heard) == 1

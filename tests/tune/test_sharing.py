@@ -182,7 +182,7 @@ def test_a_gpu_is_never_two_but_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> No
     asked = Settings(budget=3600.0, devices=2, oversubscribe=True)
     assert find_devices(replace(asked, plan=True)).gpus == 2
     for settings in (asked, replace(asked, oversubscribe=False)):
-        with pytest.raises(ValueError, match=r"^--devices: '2' .* ask for at most 1; --trials-per-gpu [\w ]+$"):
+        with pytest.raises(ValueError, match=r"^--devices: '2' .* ask for at most 1$"):
             find_devices(settings)
     of_experiment = ExperimentSettings(budget=3600.0, families="nanogpt", devices=2, oversubscribe=True)
     with pytest.raises(ValueError, match=r"^--devices: '2' .* ask for at most 1$"):

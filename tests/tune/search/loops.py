@@ -68,6 +68,7 @@ class Loops(Played):
         )  # fmt: skip
         lease, fault = Lease(terms, heard.append, clock=lambda: now), str(config.get("fault", "none"))
         now += START if run.fresh_slot else 0.5
+        lease.asked = True
         if fault.startswith("restores for ") and lease.checkpoint is not None:
             now += float(fault.removeprefix("restores for "))
         lease.end_setup()
