@@ -151,7 +151,7 @@ def test_a_batch_is_tried_in_a_process_that_never_saw_its_file(
         device=CPU,
         limit=None,
         share=0.0,
-        seconds=120,
+        seconds=600,
         families=ray.cloudpickle.dumps(pickle_families_by_value()),
     )
     found = try_batch(order, data)

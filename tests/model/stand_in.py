@@ -108,7 +108,7 @@ def ask_python(code: str, *arguments: str, endpoint: str, home: Path, cwd: Path 
     own |= {"XDG_CACHE_HOME": str(home / "cache")}
     ran = subprocess.run(
         [sys.executable, "-c", code, *arguments], env=os.environ | own | {"NO_PROXY": "127.0.0.1"}, cwd=cwd or here,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])

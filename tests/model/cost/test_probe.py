@@ -21,7 +21,7 @@ CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, bat
 def order(rows: int, **changes: Any) -> Probe:
     config = Config(**{**vars(CONFIG), "batch_tokens": rows * CONFIG.context})
     return Probe(**({"config": config, "device": torch.device("cpu"), "limit": 300_000_000, "share": 0.0,
-                     "seconds": 60.0} | changes))  # fmt: skip
+                     "seconds": 600.0} | changes))  # fmt: skip
 
 
 @pytest.fixture

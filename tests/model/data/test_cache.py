@@ -203,12 +203,12 @@ def test_two_that_prepare_at_once_have_the_same_and_leave_one_folder(kind: str, 
     path, both, made = write(tmp_path / "some.txt", kind), threading.Barrier(2), []
 
     def load() -> cache.Corpus:
-        both.wait(60)
+        both.wait(600)
         return read(path, kind)()
 
     def track(items: Any, about: str, total: int) -> Any:
         if about == "tokenizing":
-            both.wait(60)  # neither has named its folder yet
+            both.wait(600)  # neither has named its folder yet
         return items
 
     def search() -> None:
