@@ -208,7 +208,7 @@ def test_a_winner_is_laid_where_nanogpt_looks_for_it(six: Written, clone: Path, 
 @pytest.mark.parametrize(
     ("architecture", "tokenizer", "why"),
     [
-        ("modern", CHARACTERS, "model: its architecture is 'modern': "),
+        ("modern", CHARACTERS, "model: its architecture is 'modern': .*--set architecture=nanogpt$"),
         ("nanogpt", WORDS, "model: .* has a vocabulary of its own: "),
         (None, CHARACTERS, "study: .* has no winner of nanogpt: "),
     ],

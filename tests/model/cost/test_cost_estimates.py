@@ -20,7 +20,7 @@ from model.cost.estimates import (
 )
 from model.cost.memory_estimate import counted_flops, kept_bytes
 from model.cost.peak_flops import PRODUCTS, SECONDS, SIZES, peak_flops
-from model.data.dataset import PairData, TextData
+from model.data.dataset import PairData
 from model.families import FAMILIES
 from model.nn.gpt import GPT, GPTConfig
 from model.nn.mup import parameter_groups
@@ -130,12 +130,6 @@ def test_a_peak_is_of_the_fastest_product_of_some(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("model.cost.peak_flops.time", SimpleNamespace(**clocks))
     with on_threads(1):
         assert peak_flops("fp32", "cpu") == pytest.approx(PRODUCTS["cpu"] * 2 * SIZES["cpu"] ** 3 / 0.002)
-
-
-def test_a_text_is_as_long_as_its_context(small_text: Config, text_data: TextData) -> None:
-    model = build_model(small_text, vocabulary=text_data.vocabulary, pad=0)
-    found = FAMILIES["nanogpt"].flops_per_token(small_text, text_data)
-    assert found == flops_per_token(model.config, target=small_text.context)
 
 
 def test_every_pair_counts_by_its_own_length(small_pairs: Config, pair_data: PairData) -> None:

@@ -202,18 +202,6 @@ def test_a_text_without_ascii_is_read_some_of_it_at_a_time_too(
     assert max(len(piece) for split in splits for piece in split) <= 100
 
 
-def test_text_is_cut_where_nanogpt_cuts_it(tmp_path: Path) -> None:
-    whole = "".join(random.Random(0).choices("abc \né", k=10_007))
-    path = tmp_path / "text.txt"
-    path.write_text(whole, encoding="utf-8")
-    corpus = load_text(path)
-    train, valid, test = texts(corpus)
-    assert train == whole[: int(len(whole) * 0.9)]
-    assert train + valid + test == whole
-    assert abs(len(valid) - len(test)) <= 1
-    assert not corpus.builtin and corpus.name == "text.txt"
-
-
 def test_the_hash_is_of_the_files_bytes(tmp_path: Path) -> None:
     one = write(tmp_path / "one.txt", tangled_pairs())
     other = write(tmp_path / "other.txt", [*tangled_pairs(), ("one", "more")])
@@ -248,12 +236,6 @@ def test_long_chains_of_shared_sentences_are_one_component() -> None:
     assert not set(chain) & set(valid + test)
 
 
-def test_line_ends_are_one_character(tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"one\r\ntwo\n" * 2_000)
-    assert "".join(texts(load_text(path))) == "one\ntwo\n" * 2_000
-
-
 @pytest.mark.parametrize("piece", [4, 7, 64, 1 << 20])
 def test_a_text_is_the_same_however_much_of_it_is_read_at_a_time(
     piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -281,6 +263,8 @@ def test_a_text_is_the_same_however_much_of_it_is_read_at_a_time(
     train, valid, test = texts(corpus := load_text(path))
     whole = unicodedata.normalize("NFC", raw.replace("\r\n", "\n"))
     assert train + valid + test == whole and train == whole[: int(len(whole) * 0.9)]
+    assert abs(len(valid) - len(test)) <= 1
+    assert not corpus.builtin and corpus.name == "text.txt"
     assert [train, valid, test] == texts(corpus)
 
 

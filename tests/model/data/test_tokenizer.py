@@ -85,16 +85,6 @@ def test_json_brings_back_the_same_tokenizer(subwords: SubwordTokenizer, charact
         assert [again.encode(text) for text in wild_texts()] == [tokenizer.encode(text) for text in wild_texts()]
 
 
-def test_training_is_repeatable() -> None:
-    one, other = (SubwordTokenizer.train(TRAINED_ON, 320, marks=True).to_json() for _ in range(2))
-    assert one == other
-
-
-def test_training_learns_longer_tokens(subwords: SubwordTokenizer) -> None:
-    assert 256 < subwords.vocabulary <= 320
-    assert len(subwords.encode("El niño no come.")) < len("El niño no come.")
-
-
 def test_no_text_spells_a_mark_and_marks_say_nothing() -> None:
     tokenizer = SubwordTokenizer.train(["<pad> <bos> <eos>"] * 9, 300, marks=True)
     marks = {tokenizer.pad, tokenizer.bos, tokenizer.eos}

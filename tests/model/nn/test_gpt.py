@@ -8,7 +8,6 @@ from torch import nn
 
 from model.nn.gpt import ARCHITECTURES, GPT, GPTConfig
 from model.nn.precision import set_compute
-from tune.errors import UserError
 
 V, C, D, H, L = 19, 12, 16, 4, 3
 
@@ -91,11 +90,6 @@ def test_an_upstream_checkpoint_gives_upstreams_logits_and_upstream_gets_it_back
     back = model.to_upstream()
     assert back["model_args"] == checkpoint["model_args"] and back["model"].keys() == checkpoint["model"].keys()
     assert all(torch.equal(back["model"][name], tensor) for name, tensor in checkpoint["model"].items())
-
-
-def test_the_modern_network_is_none_of_upstreams():
-    with pytest.raises(UserError, match=r"^model: its architecture is 'modern': .*--set architecture=nanogpt$"):
-        GPT(config("modern")).to_upstream()
 
 
 def test_upstream_draws_the_same_weights_from_the_same_seed():

@@ -239,16 +239,3 @@ def test_where_newer_ones_took_its_place_the_newest_is_exported(tmp_path: Path) 
     assert json.loads((folder / "config.json").read_text())["seed"] == 3
     with pytest.raises(DamagedCheckpoint):
         export(tmp_path / "t002" / "step-000001", tmp_path / "best-nanogpt", TOKENIZER.to_json())
-
-
-def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"model: .*best-<family>"):
-        load_model(tmp_path)
-
-
-def test_what_in_weights_does_not_fit_is_told_in_one_line(tmp_path: Path) -> None:
-    folder = export(saved(tmp_path / "trial", 7), tmp_path / "best-nanogpt", TOKENIZER.to_json())
-    state = asdict(replace(CONFIG, d_model=2 * CONFIG.d_model))
-    (folder / "config.json").write_text(json.dumps(state))
-    with pytest.raises(ValueError, match=r"^model: [^\n]* size mismatch for [^\n]*; name a best-<family>"):
-        load_model(folder)

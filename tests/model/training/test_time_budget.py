@@ -298,11 +298,6 @@ def test_a_resumed_decay_has_the_same_rates_to_the_last_bit() -> None:
         assert [resumed.factor(left) for left in rest] == [through.factor(left) for left in rest], resumed_at
 
 
-def test_a_final_segment_takes_no_training_seconds() -> None:
-    with pytest.raises(AssertionError, match="fills its lease"):
-        Segment(device_seconds=1.0, training_seconds=1.0, final=True)
-
-
 def test_one_slow_evaluation_does_not_cost_a_final_segment_its_time(clock: Script, life: Life) -> None:
     clock.batch = itertools.chain([0.15] * 3, itertools.repeat(0.05))
     opened = clock.now
