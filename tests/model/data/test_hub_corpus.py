@@ -1,16 +1,15 @@
-"""Corpora of datasets: fields found, splits kept apart, what is missing cut, from local parquet files."""
+"""Corpora of datasets: fields found, splits kept apart, what is missing cut."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from datasets import load_dataset
+from datasets import Dataset
 
 from model.data.corpus import LONGEST_CHARACTERS, Pair, PairCorpus, normalised
 from model.data.dataset import prepare_pairs
 from model.data.hub import OUR_SPLITS, HubName, find_pair_fields, find_text_field, pairs_from, text_from
-from tests.model.stand_in import pairs, translations, write
+from tests.model.stand_in import pairs, translations
 
 NAME = HubName.parse("hub:a/b", "--corpus")
 PARTS = ("train", "valid", "test")
@@ -18,12 +17,9 @@ TEXT, LARGE, NUMBER = pa.string(), pa.large_string(), pa.int64()
 BOTH = pa.struct([("en", TEXT), ("es", TEXT)])
 
 
-def splits_of(folder: Path, tables: dict[str, pa.Table]) -> dict:
-    """Datasets of parquet files, by our names of their splits."""
-    write({f"{part}.parquet": table for part, table in tables.items()}, folder)
-    files = {part: str(folder / f"{part}.parquet") for part in tables}
-    loaded = load_dataset("parquet", data_files=files, cache_dir=str(folder / "cache"))
-    return {OUR_SPLITS[part]: split for part, split in loaded.items()}
+def splits_of(tables: dict[str, pa.Table]) -> dict[str, Dataset]:
+    """Datasets by our names of their splits."""
+    return {OUR_SPLITS[part]: Dataset(table) for part, table in tables.items()}
 
 
 def sentences(rows: list[Pair]) -> set[str]:
@@ -36,31 +32,30 @@ def check_apart(corpus: PairCorpus) -> None:
     assert train and valid and test and not (train & valid or train & test or valid & test)
 
 
-def test_a_pair_is_dropped_if_and_only_if_it_shares_a_sentence_with_a_split_after_its_own(tmp_path: Path) -> None:
+def test_a_pair_is_dropped_if_and_only_if_it_shares_a_sentence_with_a_split_after_its_own() -> None:
     shared = [("WE COUNT 501", "otra"), ("other", "¿contamos 502?"), ("Contamos 501.", "crossed")]
     held_out = [("WE COUNT 601", "otra"), ("other", "¿contamos 602?")]
     kept = [("only here", "solo"), *pairs(500, 503)]
     rows = {"train": shared + pairs(0, 500), "validation": held_out + kept, "test": pairs(600, 604)}
-    corpus = pairs_from(NAME, splits_of(tmp_path, {part: translations(some) for part, some in rows.items()}))
+    corpus = pairs_from(NAME, splits_of({part: translations(some) for part, some in rows.items()}))
     check_apart(corpus)
     assert (corpus.train, corpus.valid, corpus.test) == (pairs(0, 500), kept, rows["test"])
 
 
-def test_pairs_that_are_too_long_are_left_out_of_every_split_and_counted(tmp_path: Path) -> None:
+def test_pairs_that_are_too_long_are_left_out_of_every_split_and_counted() -> None:
     long = "a" * LONGEST_CHARACTERS
-    for number, extra in enumerate([(long + "b", "corta"), ("short", long + "b")]):
+    for extra in [(long + "b", "corta"), ("short", long + "b")]:
         rows = {"train": [*pairs(0, 500), extra], "validation": [*pairs(500, 502), (long, "justa")]}
         rows["test"] = [extra, *pairs(600, 604)]
-        tables = {part: translations(some) for part, some in rows.items()}
-        corpus = pairs_from(NAME, splits_of(tmp_path / str(number), tables))
+        corpus = pairs_from(NAME, splits_of({part: translations(some) for part, some in rows.items()}))
         assert corpus.too_long == 2
         assert (corpus.train, corpus.test) == (pairs(0, 500), pairs(600, 604)) and corpus.valid == rows["validation"]
 
 
 @pytest.mark.parametrize("there", [("train",), ("train", "test"), ("train", "valid")])
-def test_a_missing_split_is_cut_from_train(tmp_path: Path, there: tuple[str, ...]) -> None:
+def test_a_missing_split_is_cut_from_train(there: tuple[str, ...]) -> None:
     tables = {part: translations(pairs(*((0, 1000) if part == "train" else (990, 1030)))) for part in there}
-    corpus = pairs_from(NAME, splits_of(tmp_path, tables))
+    corpus = pairs_from(NAME, splits_of(tables))
     check_apart(corpus)
     assert not sentences(corpus.valid) & sentences(corpus.test)
     own = [getattr(corpus, part) for part in there[1:]]
@@ -70,21 +65,21 @@ def test_a_missing_split_is_cut_from_train(tmp_path: Path, there: tuple[str, ...
     assert len(corpus.train) + sum(map(len, cut)) == (1000 if len(there) == 1 else 990)
 
 
-def test_rows_without_two_sides_are_left_out(tmp_path: Path) -> None:
+def test_rows_without_two_sides_are_left_out() -> None:
     rows = [("", "nada"), ("nothing", " "), (None, "nada"), ("  cafe\u0301 ", "café")]
-    corpus = pairs_from(NAME, splits_of(tmp_path, {"train": translations(rows + pairs(0, 400))}))
+    corpus = pairs_from(NAME, splits_of({"train": translations(rows + pairs(0, 400))}))
     everything = corpus.train + corpus.valid + corpus.test
     assert len(everything) == 401 and ("café", "café") in everything
 
 
-def test_the_hash_is_of_what_is_in_the_splits(tmp_path: Path) -> None:
-    def sha256(number: int, rows: list[Pair]) -> str:
-        return pairs_from(NAME, splits_of(tmp_path / str(number), {"train": translations(rows)})).sha256
+def test_the_hash_is_of_what_is_in_the_splits() -> None:
+    def sha256(rows: list[Pair]) -> str:
+        return pairs_from(NAME, splits_of({"train": translations(rows)})).sha256
 
-    assert sha256(0, pairs(0, 300)) == sha256(1, pairs(0, 300)) != sha256(2, pairs(0, 301))
+    assert sha256(pairs(0, 300)) == sha256(pairs(0, 300)) != sha256(pairs(0, 301))
 
 
-def test_whoever_tracks_the_work_is_told_how_much_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_tracks_the_work_is_told_how_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     about = []
 
     def track(items: Iterable, what: str, total: int) -> list:
@@ -95,20 +90,20 @@ def test_whoever_tracks_the_work_is_told_how_much_there_is(tmp_path: Path, monke
 
     monkeypatch.setattr("model.data.hub.ROWS", 70)
     monkeypatch.setattr("model.data.corpus.CHUNK", 70)
-    corpus = pairs_from(NAME, splits_of(tmp_path, {"train": translations(pairs(0, 999))}), track=track)
+    corpus = pairs_from(NAME, splits_of({"train": translations(pairs(0, 999))}), track=track)
     assert len(corpus.train + corpus.valid + corpus.test) == 999
     prepare_pairs(corpus, track)
     assert about == ["reading train", "splitting", "learning a vocabulary", *["tokenizing"] * 3]
 
 
-def test_too_few_pairs_are_refused(tmp_path: Path) -> None:
+def test_too_few_pairs_are_refused() -> None:
     with pytest.raises(ValueError, match=r"--corpus: 'hub:a/b' has 9 pairs .*at least 256"):
-        pairs_from(NAME, splits_of(tmp_path, {"train": translations(pairs(0, 9))}))
+        pairs_from(NAME, splits_of({"train": translations(pairs(0, 9))}))
 
 
-def test_text_keeps_its_splits_and_its_rows_are_lines(tmp_path: Path) -> None:
+def test_text_keeps_its_splits_and_its_rows_are_lines() -> None:
     tables = {"train": ["one\n", "two", "", "drei\r\n"] * 900, "validation": ["x y"] * 900, "test": ["z" * 409]}
-    splits = splits_of(tmp_path, {part: pa.table({"text": rows}) for part, rows in tables.items()})
+    splits = splits_of({part: pa.table({"text": rows}) for part, rows in tables.items()})
     corpus = text_from(NAME, splits)
     train, valid, test = ("".join(getattr(corpus, part)) for part in PARTS)
     assert train == "\n".join(["one", "two", "", "drei"] * 900)
@@ -117,17 +112,15 @@ def test_text_keeps_its_splits_and_its_rows_are_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["validation", "test"])
 @pytest.mark.parametrize("rows", [["z"], [" "] * 900])
-def test_text_without_enough_to_be_judged_on_is_refused(tmp_path: Path, part: str, rows: list[str]) -> None:
+def test_text_without_enough_to_be_judged_on_is_refused(part: str, rows: list[str]) -> None:
     tables = {"train": ["one two"] * 2_000, "validation": ["x y"] * 900, "test": ["x y"] * 900, part: rows}
     with pytest.raises(ValueError, match=r"^--corpus: 'hub:a/b' has too little text [^\n]* 409 or more in each split"):
-        text_from(NAME, splits_of(tmp_path, {name: pa.table({"text": each}) for name, each in tables.items()}))
+        text_from(NAME, splits_of({name: pa.table({"text": each}) for name, each in tables.items()}))
 
 
 @pytest.mark.parametrize(("there", "shares"), [(("train",), (0.9, 0.05, 0.05)), (("train", "test"), (0.95, 0.05))])
-def test_missing_text_is_cut_from_the_end_of_train(
-    tmp_path: Path, there: tuple[str, ...], shares: tuple[float, ...]
-) -> None:
-    splits = splits_of(tmp_path, {part: pa.table({"text": [f"{part} word " * 1000]}) for part in there})
+def test_missing_text_is_cut_from_the_end_of_train(there: tuple[str, ...], shares: tuple[float, ...]) -> None:
+    splits = splits_of({part: pa.table({"text": [f"{part} word " * 1000]}) for part in there})
     corpus = text_from(NAME, splits)
     cut = ["".join(getattr(corpus, part)) for part in PARTS if part == "train" or part not in there]
     assert "".join(cut) == "train word " * 1000
