@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from analysis import style
+from analysis.page import BUDGET_PICTURES, FAMILY_PICTURES
 from analysis.plots import dimensions
 from analysis.study import Study, open_study
 from tune.cli import parse
@@ -36,6 +37,13 @@ def quick_pictures() -> Iterator[None]:
     style.DPI, dimensions.DRAWS = 30, 4
     yield
     style.DPI, dimensions.DRAWS = before
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the law is of no picture: a page with the first two alone."""
+    monkeypatch.setattr("analysis.page.FAMILY_PICTURES", FAMILY_PICTURES[:1])
+    monkeypatch.setattr("analysis.page.BUDGET_PICTURES", BUDGET_PICTURES[:1])
 
 
 def do(kind: type[Flags], words: Sequence[str]) -> None:

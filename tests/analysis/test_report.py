@@ -125,7 +125,7 @@ def test_an_experiment_without_a_ranking_has_its_own_pictures_in_its_place(tmp_p
 
 
 def test_what_shows_the_trials_left_out_is_of_this_study(
-    write: Callable[..., Written], printed: Printed, monkeypatch: pytest.MonkeyPatch
+    bare: None, write: Callable[..., Written], printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analysis.page.TOP", 2)
     study, trials = write("of two words"), ["t1", "t2", "t3"]
@@ -151,13 +151,6 @@ def test_what_other_caps_would_buy_is_told_as_it_was_written_down(html: str) -> 
     assert cells[1:6] == ["new search", "1.750", "1.700 to 1.800", "5.755", "t003"]
     assert cells[8:11] == ["this search", "1.500", ""], "what was found has no interval"
     assert "At a constant learning rate" not in told
-
-
-@pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the law is of no picture: a page with the first two alone."""
-    monkeypatch.setattr("analysis.page.FAMILY_PICTURES", FAMILY_PICTURES[:1])
-    monkeypatch.setattr("analysis.page.BUDGET_PICTURES", BUDGET_PICTURES[:1])
 
 
 def test_a_loss_may_be_foretold_that_has_no_perplexity(bare: None, write: Callable[..., Written]) -> None:

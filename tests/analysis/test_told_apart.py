@@ -177,7 +177,7 @@ def test_who_was_trained_anew_has_a_place_but_is_on_no_curve(write: Callable[...
     assert found.efficiency is None and results.reached["efficiency"].isna().all(), "two configurations make no curve"
 
 
-def test_wherever_a_winner_is_told_it_may_be_one_that_was_trained_anew(write: Callable[..., Written]) -> None:
+def test_wherever_a_winner_is_told_it_may_be_one_trained_anew(bare: None, write: Callable[..., Written]) -> None:
     study = write()
     compared(study, {"t1": [1.30, 1.302], "t2": [2.0, 2.002]})
     study.charge("steps", 100.0, trial="t1")
