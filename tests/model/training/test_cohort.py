@@ -23,6 +23,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
 """Of members: siblings in dropout, and in what else each has of its own."""
 Small = tuple[Config, Data]
 Known = list[tuple[list[float], Learner]]
+TWO = pytest.mark.parametrize("small", ["nanogpt bf16", "translation fp32"], indirect=True)
+"""Each family and each precision once: of laws that are of neither."""
 
 
 @pytest.fixture(scope="module", params=["nanogpt fp32", "nanogpt bf16", "translation fp32", "translation bf16"])
@@ -105,6 +107,7 @@ def test_many_steps_at_once_are_those_taken_one_by_one(small: Small, configs: li
     assert [step.loss.tolist() for step in at_once] == [losses for losses, _ in known]
 
 
+@TWO
 def test_each_has_its_dropout_from_where_its_own_text_is_no_longer_new(small: Small) -> None:
     config, data = small
     begins = [(step + 0.5) * config.batch_tokens / data.training_tokens for step in (2, 5, 5)]
@@ -142,12 +145,14 @@ def test_who_joins_late_from_a_checkpoint_of_another_cohort_goes_on_as_alone(
     assert losses[2] == known[2][0] and same(other.learners[1], known[2][1])
 
 
+@TWO
 def test_what_a_member_does_is_nothing_to_the_others(small: Small, configs: list[Config], known: Known) -> None:
     wild = [configs[0], replace(configs[1], learning_rate=1e6), configs[2]]
     calm, beside = [losses for losses, _ in known], together(cohort_of(wild, small[1]), range(STEPS))
     assert calm[1] != beside[1] and [calm[0], calm[2]] == [beside[0], beside[2]]
 
 
+@TWO
 def test_epochs_end_for_each_at_its_own_time_and_one_alone_is_a_cohort_too(small: Small, configs: list[Config]) -> None:
     cohorts = cohort_of(configs, small[1]), cohort_of(configs[2:], small[1])
     for cohort in cohorts:
@@ -158,6 +163,7 @@ def test_epochs_end_for_each_at_its_own_time_and_one_alone_is_a_cohort_too(small
     assert [learner.batches.state()["epoch"] for learner in cohorts[0].learners] == [0, 0, 1]
 
 
+@pytest.mark.parametrize("small", ["nanogpt fp32"], indirect=True)
 def test_who_differs_in_what_all_have_in_common_cannot_join(small: Small) -> None:
     config, data = small
     for changes in ({"layers": 1}, {"scaling_rules": False}, {"micro_batches": 2}):
