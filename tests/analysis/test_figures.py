@@ -1,9 +1,9 @@
-"""The pictures of studies: what they draw is what the journal says; two studies compared; how long it may take."""
+"""The pictures of studies: what they draw is what the journal says; two studies compared; how their work grows."""
 
+import cProfile
 import csv
-import json
+import pstats
 import random
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import comparable_measurements, effects, importances, precision
 from analysis.plots.search import curves, front, parallel_coordinates, progress, size_curve
 from analysis.ranking import ranking, section_title
-from analysis.settings import PlotSettings, RankSettings
+from analysis.settings import PlotSettings
 from analysis.spending import slot_hold_times, spending
 from analysis.study import Results, Study, open_studies, open_study
 from analysis.style import CHARGE_COLORS, Picture, byte_axis, byte_ticks, lay_out, level_styles, new_figure
@@ -464,36 +464,32 @@ def test_two_searches_have_no_such_table(searched: Written, write: Callable[...,
     assert list(trainings(first, second)) == []
 
 
-TRIALS, REPORTS = 4_000, 4
-RANKING, DRAWING = 2.5, 2.0
-"""CPU seconds: what is looked through anew for each trial takes far more."""
+SIZES = 30, 300, 400
+LOOKED_THROUGH = 500
+"""Function calls, Python's and C's: fewer than it takes to look through a table once."""
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Four reports a trial; a third of them came to a second rung."""
-    study, chance = Written(tmp_path_factory.mktemp("runs") / "large"), Random(0)
-    with study.journal.transaction():
-        for number in range(TRIALS):
-            trial, rungs = f"t{number:05d}", {1: 0} | ({3: 1} if number % 3 == 0 else {})
-            study.trial(trial, parameters=chance.randrange(10**4, 10**7), d_model=chance.choice([16, 64, 256]))
-            study.charge("steps", 1.0, trial=trial)
-            for report in range(REPORTS):
-                at = 1.0 + report
-                study.report(trial, chance.uniform(2, 9), rung=rungs.get(report), at=at, training_seconds=at)
-    return Results(studies=open_studies([study.folder]))
+def growing(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
+    """Studies of so many trials, with four reports each; a third of them came to a second rung."""
+    studies, chance = [Written(tmp_path_factory.mktemp("runs") / "study") for _ in SIZES], Random(0)
+    for study, trials in zip(studies, SIZES, strict=True):
+        with study.journal.transaction():
+            for number in range(trials):
+                trial, rungs = f"t{number:05d}", {1: 0} | ({3: 1} if number % 3 == 0 else {})
+                study.trial(trial, parameters=chance.randrange(10**4, 10**7), d_model=chance.choice([16, 64, 256]))
+                for report in range(4):
+                    at = 1.0 + report
+                    study.report(trial, chance.uniform(2, 9), rung=rungs.get(report), at=at, training_seconds=at)
+    return studies
 
 
-def test_thousands_of_trials_are_ranked_in_seconds(large: Results, printed: Printed) -> None:
-    began = time.process_time()
-    text = printed(RankSettings, large.studies[0].folder, "--top", "0", "--json")
-    seconds = time.process_time() - began
-    assert len(json.loads(text)) == TRIALS
-    assert seconds < RANKING
-
-
-@pytest.mark.parametrize("draw", [front, curves, burn_down, progress])
-def test_thousands_of_trials_are_drawn_in_seconds(large: Results, draw: Callable[..., Picture]) -> None:
-    began = time.process_time()
-    draw(large.studies[0]) if draw is burn_down else draw(large, "nanogpt")
-    assert time.process_time() - began < DRAWING
+@pytest.mark.parametrize("does", [ranking, partial(curves, family="nanogpt")])
+def test_nothing_is_looked_through_anew_for_each_trial(growing: list[Written], does: Callable[..., object]) -> None:
+    """What the smallest study is for: what is imported or made once."""
+    counts = []
+    for study in growing:
+        with cProfile.Profile() as profile:
+            does(results(study))
+        counts.append(pstats.Stats(profile).total_calls)
+    assert counts[2] - counts[1] < LOOKED_THROUGH * (SIZES[2] - SIZES[1])
