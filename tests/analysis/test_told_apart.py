@@ -129,26 +129,18 @@ def test_without_one_nothing_is_said(searched: Written) -> None:
     assert last_comparison_lines(open_study(searched.folder), "nanogpt") == []
 
 
-def test_after_a_larger_cap_the_last_comparison_counts(write: Callable[..., Written]) -> None:
-    study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, "seconds": 99, "decision": 4}])
-    compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002], "t3": [1.0, 1.002], "t4": [2.0, 2.002]})
+@pytest.mark.parametrize(("terms", "later", "better"), [
+    ({"seconds": 99, "decision": 4}, {"t3": [1.0, 1.002], "t4": [2.0, 2.002]}, "t3"),
+    ({"seconds": 99, "decision": 4}, {"t3": [1.0, 1.002], "t4": [2.0, None]}, "t1"),
+    ({"seconds": 60, "decision": 2, "families": {}}, {}, "t1"),  # another processor, or a larger least gain
+])  # fmt: skip
+def test_the_last_comparison_that_came_to_its_end_counts(
+    write: Callable[..., Written], terms: dict[str, Any], later: dict[str, list[float | None]], better: str
+) -> None:
+    study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, **terms}])
+    compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002], **later})
     (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
-    assert line.startswith("told apart: t3 ")
-
-
-def test_terms_that_made_no_new_comparison_do_not_part_one(write: Callable[..., Written]) -> None:
-    """As another processor, or a larger least gain, which the search goes on under as it was."""
-    study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, "seconds": 60, "families": {}, "decision": 2}])
-    compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002]})
-    (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
-    assert line.startswith("told apart: t1 ")
-
-
-def test_a_last_comparison_that_came_to_no_end_leaves_the_one_before(write: Callable[..., Written]) -> None:
-    study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, "seconds": 99, "decision": 4}])
-    compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002], "t3": [1.0, 1.002], "t4": [2.0, None]})
-    (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
-    assert line.startswith("told apart: t1 ")
+    assert line.startswith(f"told apart: {better} ")
 
 
 def test_trainings_that_were_not_equally_long_tell_nothing_apart(write: Callable[..., Written]) -> None:
