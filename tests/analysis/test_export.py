@@ -118,32 +118,21 @@ def test_what_opens_a_storage_can_be_typed_though_its_folder_has_a_space(
     assert shlex.split(told.removeprefix(f"{file}: ")) == ["optuna-dashboard", f"sqlite:///{file}"]
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_what_a_disk_does_not_take_leaves_nothing_behind(
-    six: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapped: bool
+FULL = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+
+
+@pytest.mark.parametrize("error", [FULL, StorageInternalError("see above"), KeyboardInterrupt()])
+def test_what_a_disk_does_not_take_or_a_user_interrupts_leaves_nothing_behind(
+    six: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Optuna wraps some of SQLAlchemy's errors in its own."""
+    """It would open as if it were whole. Optuna wraps some of SQLAlchemy's errors in its own."""
 
     def full(*_: object) -> None:
-        error = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
-        raise (StorageInternalError("see above") if wrapped else error) from error
+        raise error from FULL
 
     monkeypatch.setattr(optuna.Study, "add_trials", full)
-    with one_line(r"^--optuna: '.*new' cannot be written \(database or disk is full\): name a new file"):
-        do(ExportSettings, [str(six.folder), "--optuna", str(tmp_path / "new")])
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_storage_that_was_begun_is_gone_when_its_export_is_interrupted(
-    six: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would open as if it were whole."""
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(optuna.Study, "add_trials", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    said = r"^--optuna: '.*new' cannot be written \(database or disk is full\): name a new file"
+    with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else one_line(said):
         do(ExportSettings, [str(six.folder), "--optuna", str(tmp_path / "new")])
     assert not (tmp_path / "new").exists()
 
