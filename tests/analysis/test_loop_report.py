@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from analysis.page import draw
@@ -108,7 +109,6 @@ def test_curves_are_of_what_was_reported_then(pictures: dict[str, Picture], loop
 
 
 def test_high_is_up_and_nothing_that_was_reported_is_cut_off(pictures: dict[str, Picture], loop: Loops) -> None:
-    """Of a metric to be made large as of one to be made small."""
     low, high = pictures["effects"].figure.axes[0].get_ylim()
     assert low < high
     data = pictures["curves"].data[f"reported_{loop.metric.name}"]
@@ -147,17 +147,21 @@ def test_every_kind_of_dimension_is_judged_and_drawn(results: Results, pictures:
     assert set(shares.index) == set(names) and shares["share"].sum() == pytest.approx(1)
 
 
-def test_a_panel_is_whole_though_its_dimensions_have_long_names(tmp_path: Path) -> None:
-    names = "gradient_accumulation_steps", "learning_rate_scheduler_type", "number_of_heads_in_each_layer"
-    study = Written(tmp_path / "study", families={LOOP: 1.0}, corpora={}, settings={"metric": "loss"})
-    for number in range(12):
-        config = {name: 1 + number // 3**place % 3 for place, name in enumerate(names)}
+def effects_of(folder: Path, configs: list[dict[str, float]]) -> Figure:
+    """In a loop's study of one trial for each of these, one worse than the other."""
+    study = Written(folder, families={LOOP: 1.0}, corpora={}, settings={"metric": "loss"})
+    for number, config in enumerate(configs):
         values = {"family": LOOP, "config": json.dumps(config), "state": "paused", "created": number}
         study.journal.insert("trials", {"trial": f"t{number}"} | values)
-        columns = {"numbers": json.dumps({"loss": number}), "steps": 1, "valid_loss": number}
-        study.report(f"t{number}", None, **columns)
+        study.report(f"t{number}", None, numbers=json.dumps({"loss": number}), steps=1, valid_loss=number)
     study.journal.close()
-    figure = effects(Results(studies=[open_study(study.folder)]), LOOP).figure
+    return effects(Results(studies=[open_study(folder)]), LOOP).figure
+
+
+def test_a_panel_is_whole_though_its_dimensions_have_long_names(tmp_path: Path) -> None:
+    names = "gradient_accumulation_steps", "learning_rate_scheduler_type", "number_of_heads_in_each_layer"
+    tried = [{name: 1 + number // 3**place % 3 for place, name in enumerate(names)} for number in range(12)]
+    figure = effects_of(tmp_path / "study", tried)
     panels = [plot for plot in figure.axes if plot.axison]
     assert [plot.get_title(loc="left") for plot in panels] == [*names, "importance (Optuna)"]
     assert all(plot.get_tightbbox().x1 <= figure.bbox.x1 for plot in panels)
@@ -165,15 +169,8 @@ def test_a_panel_is_whole_though_its_dimensions_have_long_names(tmp_path: Path) 
 
 def test_ticks_of_a_logarithmic_range_lie_apart(tmp_path: Path) -> None:
     decades = (1, 2, 3, 5, 7, 9, 12)
-    study = Written(tmp_path / "study", families={LOOP: 1.0}, corpora={}, settings={"metric": "loss"})
-    for number in range(20):
-        config = json.dumps({f"rate_{each}": 10 ** (-each * number / 19) for each in decades})
-        values = {"family": LOOP, "config": config, "state": "paused", "created": number}
-        study.journal.insert("trials", {"trial": f"t{number}"} | values)
-        columns = {"numbers": json.dumps({"loss": number}), "steps": 1, "valid_loss": number}
-        study.report(f"t{number}", None, **columns)
-    study.journal.close()
-    figure = effects(Results(studies=[open_study(study.folder)]), LOOP).figure
+    tried = [{f"rate_{each}": 10 ** (-each * number / 19) for each in decades} for number in range(20)]
+    figure = effects_of(tmp_path / "study", tried)
     figure.draw_without_rendering()
     panels = [plot for plot in figure.axes if plot.get_title(loc="left").startswith("rate_")]
     assert len(panels) == len(decades)
