@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +68,17 @@ def one_thread(few_steps: None) -> Iterator[None]:
 
     yield
     torch.set_num_threads(1)
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """Where no file may grow beyond 4,096 bytes, as on a disk that takes no more."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 WITH_RAY = (

@@ -1,7 +1,6 @@
 """What others' tools read of a study: Optuna its storage, nanoGPT's sample.py the winner."""
 
 import pickle
-import resource
 import shlex
 import sqlite3
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from model.inference import write_upstream
 from model.training import checkpoint as checkpoints
 from tests.analysis.conftest import Printed, Written, do, one_line, search
 from tests.analysis.test_loop_report import written
+from tests.conftest import small_files
 from tune.errors import UserError
 from tune.own_space import LOOP
 
@@ -237,13 +237,8 @@ def test_an_export_to_nanogpt_that_fails_leaves_nothing_behind(six: Written, clo
         do(ExportSettings, [str(six.folder), "--nanogpt", str(clone)])
     assert not (clone / "out-six").exists()
     taken.rmdir()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with one_line(r"^--nanogpt: '.*out-six' cannot be written \(File too large\): "):
-            write_upstream(six.folder / "best-nanogpt", clone, "six", steps=7, loss=1.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with small_files(), one_line(r"^--nanogpt: '.*out-six' cannot be written \(File too large\): "):
+        write_upstream(six.folder / "best-nanogpt", clone, "six", steps=7, loss=1.0)
     do(ExportSettings, [str(six.folder), "--nanogpt", str(clone)])
 
 

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import resource
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from analysis.style import CHARGE_COLORS, MANY, Picture, new_figure
 from analysis.tables import write_file
 from tests import scaling_rows
 from tests.analysis.conftest import Printed, Written, do, one_line, search, study_of_rows
+from tests.conftest import small_files
 from tests.tune.display.browser import Page, browser
 from tune.cli import parse
 from tune.errors import UserError
@@ -229,13 +229,8 @@ def test_a_folder_that_cannot_be_written_is_one_line(bare: None, young: Written,
 
 
 def test_a_file_that_a_disk_does_not_take_leaves_nothing_behind(tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with one_line(r"^--out: '.*new' cannot be written \(File too large\); "):
-            write_file(tmp_path / "new", bytes(8192))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with small_files(), one_line(r"^--out: '.*new' cannot be written \(File too large\); "):
+        write_file(tmp_path / "new", bytes(8192))
     assert not any(tmp_path.iterdir())
 
 

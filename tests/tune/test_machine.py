@@ -5,7 +5,6 @@ where a SIGKILL left it and nowhere else.
 import errno
 import gc
 import os
-import resource
 import shutil
 import signal
 import stat
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import small_files
 from tune import machine
 from tune.errors import UserError, is_disk_error
 from tune.machine import LONGEST, PREFIX, core_count, excluded_from_gc, private_folder, write_folder_whole
@@ -127,13 +127,8 @@ def test_a_disk_that_cannot_be_told_to_keep_folders_has_them_and_one_that_cannot
 def test_a_copy_that_a_disk_does_not_take_is_the_disks_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "large").write_bytes(bytes(5000))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(OSError) as refused:
-            write_folder_whole(
-                tmp_path / "made", lambda place: shutil.copytree(tmp_path / "from", place, dirs_exist_ok=True)
-            )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with small_files(), pytest.raises(OSError) as refused:
+        write_folder_whole(
+            tmp_path / "made", lambda place: shutil.copytree(tmp_path / "from", place, dirs_exist_ok=True)
+        )
     assert is_disk_error(refused.value) and [path.name for path in tmp_path.iterdir()] == ["from"]

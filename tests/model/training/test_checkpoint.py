@@ -3,7 +3,6 @@
 import json
 import pickle
 import random
-import resource
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer
 from model.nn.precision import set_compute
 from model.training import checkpoint as checkpoints
 from model.training.checkpoint import DamagedCheckpoint, export, latest, load, load_model, save
+from tests.conftest import small_files
 from tune import machine
 
 
@@ -153,13 +153,8 @@ def test_a_kill_at_any_moment_leaves_the_one_before(at: int, tmp_path: Path, mon
 def test_a_file_that_may_not_grow_leaves_the_one_before(tmp_path: Path) -> None:
     """The operating system's own refusal, which comes out of the tensors' library as an error of another kind."""
     before = saved(tmp_path, 5)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(OSError, match="large"):
-            saved(tmp_path, 6)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with small_files(), pytest.raises(OSError, match="large"):
+        saved(tmp_path, 6)
     assert list(tmp_path.iterdir()) == [before]
 
 
