@@ -83,7 +83,7 @@ def test_a_plan_and_help_are_told(command: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("command", sorted({*of("python analysis/")} - {*of("python analysis/plot.py roofline")}))
 def test_analysis_of_the_newest_study(command: str, here: Path) -> None:
-    assert run_here(command.replace("[runs/<study>]", ""), here)
+    assert run_here(command, here)
 
 
 @pytest.mark.parametrize("command", of("python tune/experiment.py"))

@@ -35,7 +35,6 @@ def test_a_batch_that_fits_tells_its_epoch_and_its_memory(text_data):
     found = try_batch(order(32, share=0.5), text_data)
     assert found["ended"] == FITS and found["share"] == pytest.approx(0.5, abs=0.05)
     assert 0 < found["tensor_bytes"] < found["memory_bytes"] < 300_000_000
-    assert found["epoch_seconds"] * found["share"] < found["seconds"]
 
 
 def test_memory_that_runs_out_is_no_error(text_data, forked):

@@ -126,7 +126,6 @@ def test_dropout_rate_is_a_share(rate):
 
 def test_norm_makes_rows_of_unit_variance():
     x = norm(7 * torch.randn(4, 300) + 2)
-    torch.testing.assert_close(x.var(-1, unbiased=False), torch.ones(4), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(x, F.layer_norm(x, (300,)), rtol=1e-3, atol=1e-3)
 
 

@@ -192,7 +192,7 @@ def test_it_learns(family: str, precision: str, small: dict[str, tuple], tmp_pat
     last = run(replace(config, layers=1, precision=precision), data, tmp_path, steps=30, final=True)[-1]
     assert last.valid.loss < 0.75 * np.log(data.vocabulary)
     assert last.valid.loss == pytest.approx(last.test.loss, abs=0.3)
-    assert last.memory_bytes >= 0 and last.parameters > 0 and last.tokens > 0
+    assert last.parameters > 0 and last.tokens > 0
     assert 0 < last.gradient_norm < 100, "of gradients as they are, not as fp16 scales them"
 
 
