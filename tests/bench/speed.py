@@ -100,8 +100,7 @@ def gpt(data: Path, *, short: bool) -> Iterator[Row]:
     ):
         if short and size == "large":
             continue
-        others = [name for name in ("nanogpt fp32", "nanogpt fp32 compiled") if name not in asked]
-        ours = [name for name in (*asked, *others) if runs_here(name)]
+        ours = list(filter(runs_here, dict.fromkeys((*asked, "nanogpt fp32 compiled"))))
         names = [f"{name} {size}" for name in ("upstream", *ours)]
         found = interleaved(names, data, turns=3 if short else TURNS, seconds=0.3 if short else TURN_SECONDS)
         upstream = found[names[0]]
@@ -140,7 +139,7 @@ def _shares(shape: dict[str, int], found: dict[str, Timed], size: str) -> Iterat
 def translation(data: Path, *, short: bool) -> Iterator[Row]:
     """Target tokens a second against torch.nn.Transformer, and the padding in batches."""
     asked = {f"translation {best_precision()} compiled": 7.0}
-    ours = "translation fp32", "translation fp32 compiled", "translation bf16", "translation bf16 compiled"
+    ours = "translation fp32 compiled", "translation bf16 compiled"
     names = ("nn.Transformer", *filter(runs_here, ours))
     found = interleaved(names, data, turns=3 if short else TURNS, seconds=0.5 if short else 2 * TURN_SECONDS)
     plain = found[names[0]].tokens_per_second
