@@ -7,10 +7,10 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import process_time
 from typing import TypeVar
 
 import numpy as np
@@ -30,12 +30,12 @@ LINES = 30
 ASKED, MOST_BYTES = 1.6, 2e9
 ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 T = TypeVar("T")
-Spent = dict[str, list[float]]
-"""Wall and CPU seconds of parts, bytes of memory at most."""
+Spent = dict[str, float]
+"""CPU seconds of parts, bytes of memory at most."""
 
 
 def text(data: Path, *, short: bool) -> Iterator[Row]:
-    """Wall and CPU seconds, the training of the tokenizer told apart; the most memory."""
+    """CPU seconds, the training of the tokenizer told apart; the most memory."""
     with tempfile.TemporaryDirectory(prefix="ration-") as name:
         folder, size = Path(name), SHORT_BYTES if short else BYTES
         write_text(folder / "text", data, size)
@@ -47,25 +47,24 @@ def text(data: Path, *, short: bool) -> Iterator[Row]:
             for _ in range(TURNS)
         ]
     whole = f"a text of {size / 1e6:.0f} MB from its file to mapped tokens"
-    for clock, kind in enumerate(("wall", "CPU")):
-        learning = sorted(ours["learning"][clock] for ours, _ in turns)[TURNS // 2]
-        rates = [(size / ours["preparing"][clock], size / PART / plain["all"][clock]) for ours, plain in turns]
-        own, library = (sorted(each)[TURNS // 2] / 1e6 for each in zip(*rates, strict=True))
-        times = sorted(one / other for one, other in rates)
-        yield Row(
-            what=f"{whole}, {kind} time less that of learning the vocabulary",
-            against=f"tokenizers on one thread, {PIECE:,} characters at a time: {library:.1f} MB a {kind} second",
-            asked=f">= {ASKED}x",
-            measured=f"{times[TURNS // 2]:.2f}x ({times[0]:.2f} to {times[-1]:.2f}): {own:.1f} MB a {kind} second; "
-            f"learning took {learning:.0f} s",
-            reached=None if short else times[TURNS // 2] >= ASKED,
-        )
-    most = max(ours["most"][0] for ours, _ in turns)
+    learning = sorted(ours["learning"] for ours, _ in turns)[TURNS // 2]
+    rates = [(size / ours["preparing"], size / PART / plain["all"]) for ours, plain in turns]
+    own, library = (sorted(each)[TURNS // 2] / 1e6 for each in zip(*rates, strict=True))
+    times = sorted(one / other for one, other in rates)
+    yield Row(
+        what=f"{whole}, CPU time less that of learning the vocabulary",
+        against=f"tokenizers on one thread, {PIECE:,} characters at a time: {library:.1f} MB a CPU second",
+        asked=f">= {ASKED}x",
+        measured=f"{times[TURNS // 2]:.2f}x ({times[0]:.2f} to {times[-1]:.2f}): {own:.1f} MB a CPU second; "
+        f"learning took {learning:.0f} s",
+        reached=None if short else times[TURNS // 2] >= ASKED,
+    )
+    most = max(ours["most"] for ours, _ in turns)
     yield Row(
         what=f"{whole}, resident memory at most",
-        against=f"of its first {1 / PART:.0%}: {part['most'][0] / 1e6:.0f} MB",
+        against=f"of its first {1 / PART:.0%}: {part['most'] / 1e6:.0f} MB",
         asked=f"< {MOST_BYTES / 1e9:.0f} GB, and no more for a longer text", measured=f"{most / 1e6:.0f} MB",
-        reached=None if short else most < min(MOST_BYTES, 1.1 * part["most"][0]),
+        reached=None if short else most < min(MOST_BYTES, 1.1 * part["most"]),
     )  # fmt: skip
 
 
@@ -98,42 +97,37 @@ def _spent(who: str, path: Path, folder: Path, **environment: str) -> Spent:
 
 def ours(path: str, folder: str) -> None:
     """Prepare a text."""
-    laps, began = Laps(), clock()
+    laps, began = Laps(), process_time()
     data = prepare_text(load_text(Path(path), track=laps), laps, Path(folder))
     learning = laps.begun["tokenizing"] - laps.ended["learning a vocabulary"]
-    preparing = clock() - began - learning
+    preparing = process_time() - began - learning
     Path(folder, "tokenizer").write_text(json.dumps(json.loads(data.tokenizer)["bpe"]), encoding="utf-8")
     _tell(learning=learning, preparing=preparing)
 
 
 def plain(path: str, folder: str) -> None:
     """Encode a text with the tokenizer that is there, and keep the ids: in pieces, which is quicker than by line."""
-    bpe, began = tokenizers.Tokenizer.from_file(str(Path(folder, "tokenizer"))), clock()
+    bpe, began = tokenizers.Tokenizer.from_file(str(Path(folder, "tokenizer"))), process_time()
     with Path(path).open(encoding="utf-8") as file, Path(folder, "ids").open("wb") as written:
         while piece := file.read(PIECE):
             written.write(np.array(bpe.encode_batch_fast([piece])[0].ids, dtype=np.uint16).data)
-    _tell(all=clock() - began)
+    _tell(all=process_time() - began)
 
 
 class Laps:
     """A track that notes when each part first began and last ended."""
 
     def __init__(self) -> None:
-        self.begun: dict[str, np.ndarray] = {}
-        self.ended: dict[str, np.ndarray] = {}
+        self.begun: dict[str, float] = {}
+        self.ended: dict[str, float] = {}
 
     def __call__(self, items: Iterable[T], about: str, total: int) -> Iterable[T]:
-        self.begun.setdefault(about, clock())
+        self.begun.setdefault(about, process_time())
         yield from items
-        self.ended[about] = clock()
+        self.ended[about] = process_time()
 
 
-def clock() -> np.ndarray:
-    """Wall and CPU seconds."""
-    return np.array([time.monotonic(), time.process_time()])
-
-
-def _tell(**parts: np.ndarray) -> None:
+def _tell(**parts: float) -> None:
     """What a process spent, with the most memory that it held, as the system has it: in KiB."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    print(json.dumps({name: list(each) for name, each in parts.items()} | {"most": [1024 * int(status["VmHWM"][:-2])]}))
+    print(json.dumps(parts | {"most": 1024 * int(status["VmHWM"][:-2])}))
