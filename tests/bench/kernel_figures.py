@@ -43,7 +43,6 @@ def _vector(kernel: str) -> Iterator[Figure]:
 def _piece(kernel: str, aim: float, floor: float) -> Iterator[Figure]:
     yield Figure(kernel=kernel, fast="njit", slow="torch", aim=aim, floor=floor)
     yield Figure(kernel=kernel, fast="njit-parallel", slow="torch-parallel", aim=aim, floor=floor)
-    yield Figure(kernel=kernel, fast="cuda-shared", slow="torch-cuda", aim=1.0, floor=0.8)
 
 
 GENERATORS = ", which draws from the standard library's Mersenne twister, not from splitmix64"
@@ -54,24 +53,19 @@ FIGURES = (
     Figure(kernel="monte_carlo_pi", fast="njit-parallel", slow="python", aim=550, floor=350, but=GENERATORS),
     *_piece("softmax", 1.0, 0.7), *_piece("layer_norm", 1.3, 1.0), *_piece("cross_entropy", 1.5, 1.2),
 )  # fmt: skip
-OF_THE_COPY = {"vector_add": "cuda", "triad": "cuda"}
-"""Held against torch's copy on the GPU, in bytes a second."""
-COPY_AIM, COPY_FLOOR = 0.97, 0.93
 
 
 def figures(*, short: bool) -> Iterator[Row]:
     """Those of one process, kernel by kernel; sizes in the caches are shown, and only the large ones are judged."""
     for name, group in groupby(FIGURES, key=lambda figure: figure.kernel):
         wanted = list(group)
-        names = {each for figure in wanted for each in (figure.fast, figure.slow)} | {OF_THE_COPY.get(name, "njit")}
+        names = {each for figure in wanted for each in (figure.fast, figure.slow)}
         asked = (SAMPLES,) if name == "monte_carlo_pi" else (10_000,) if short else parse_sizes("full")
         found = benchmark.measure(name, asked, sorted(names), SEED)
         for size in asked:
             rows = {row["implementation"]: row for row in found if row["size"] == size}
             for figure in wanted:
                 yield _row(figure, rows, judged=size == asked[-1])
-            if name in OF_THE_COPY:
-                yield _of_the_copy(rows[OF_THE_COPY[name]])
         if name == "monte_carlo_pi":
             yield _exact(found)
 
@@ -91,17 +85,6 @@ def _row(figure: Figure, rows: dict[str, benchmark.Row], *, judged: bool) -> Row
     return Row(
         what=f"{figure.kernel}, {fast['size']:,}: {figure.fast}", against=f"{figure.slow}{figure.but}",
         asked=f"aim {figure.aim:g}, floor {figure.floor:g}" if judged else "", measured=measured, reached=reached,
-    )  # fmt: skip
-
-
-def _of_the_copy(row: benchmark.Row) -> Row:
-    share = row.get("share_of_peak")
-    known = share is not None and not row["unstable"]
-    unknown = row["status"] if share is None else UNSTABLE
-    return Row(
-        what=f"{row['kernel']}, {row['size']:,}: {row['implementation']}", against="torch's device-to-device copy",
-        asked=f"aim {COPY_AIM:g}, floor {COPY_FLOOR:g}", measured=f"{share:.3g}" if known else unknown,
-        reached=share >= COPY_FLOOR if known else None,
     )  # fmt: skip
 
 
