@@ -106,9 +106,8 @@ def loss_of_core_minutes(data: Path, *, short: bool) -> Iterator[Row]:
 
 def loss_of_defaults(data: Path, *, short: bool) -> Iterator[Row]:
     """What the default configurations come to in all that a search gives a family, by CPU seconds; and upstream's loop,
-    by its recipe for a CPU, in the shorter time."""
-    lengths = (0.25,) if short else DEFAULT_MINUTES
-    for minutes in lengths:
+    by its recipe for a CPU."""
+    for minutes in (0.25,) if short else DEFAULT_MINUTES:
         for family, prepared, own in (("nanogpt", text(data), {"context": 256}), ("translation", pairs(data), {})):
             config = Config(family=family, precision=best_precision(), dropout=0.1, **{**SMALL, **own})
             segment = Segment(device_seconds=60 * minutes, final=True, whole=True)
@@ -120,13 +119,13 @@ def loss_of_defaults(data: Path, *, short: bool) -> Iterator[Row]:
                 against="the winner of a search", asked="to be higher",
                 measured=f"validation {last.whole.loss:.3f}, test {last.test.loss:.3f}{both}",
             )  # fmt: skip
-    began = time.process_time()
-    upstream_loss(data, TIMED_STEPS)
-    steps = round(TIMED_STEPS * 60 * lengths[0] / (time.process_time() - began))
-    yield Row(
-        what=f"nanogpt, upstream's recipe for a CPU, {lengths[0]:g} min of a core, {steps:,} steps",
-        against="the winner of a search", asked="to be higher", measured=f"both {upstream_loss(data, steps):.3f}",
-    )  # fmt: skip
+        began = time.process_time()
+        upstream_loss(data, TIMED_STEPS)
+        steps = round(TIMED_STEPS * 60 * minutes / (time.process_time() - began))
+        yield Row(
+            what=f"nanogpt, upstream's recipe for a CPU, {minutes:g} min of a core, {steps:,} steps",
+            against="the winner of a search", asked="to be higher", measured=f"both {upstream_loss(data, steps):.3f}",
+        )  # fmt: skip
 
 
 def recipe_config(architecture: str, precision: str, seed: int = 0) -> Config:
