@@ -78,11 +78,13 @@ class Search:
         return found
 
     def finish(self) -> int:
-        """Until its end; its exit code."""
+        """Until its end; its exit code. RuntimeError: it ended with a traceback, which is told."""
         if not self.ends_within(LONGEST_SECONDS):
             self.kill()
             raise TimeoutError(f"a search did not end within {LONGEST_SECONDS:.0f} s:\n{self.printed}")
-        return self._process.wait()
+        if (code := self._process.wait()) == 1 and "Traceback (most recent call last)" in self.printed:
+            raise RuntimeError(f"a search ended with an error of its own:\n{self.printed}")
+        return code
 
     def kill(self) -> None:
         """SIGKILL to the driver alone; its children are Ray's to end, or ours."""

@@ -35,5 +35,5 @@ def on_a_core(*about: Any) -> TrialEnvironment:
 
 
 if __name__ == "__main__":
-    with patch.multiple(study, find_devices=one_gpu, make_place=on_a_core):
+    with patch.multiple(study, find_devices=one_gpu, make_trial_environment=on_a_core):
         sys.exit(cli.main(Settings, sys.argv[1:]))

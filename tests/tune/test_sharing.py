@@ -6,6 +6,8 @@ What processes take from each other on a real one, `make gpu PART=3` measures.
 import gc
 import itertools
 import re
+import runpy
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,9 @@ import torch
 from analysis.spending import spending
 from analysis.study import open_study
 from tests.cuda.fake_cuda import CUDA, fake_cuda
+from tests.soak.cap import PRETENDED
+from tests.soak.observer import Observer
+from tests.soak.search import Search
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
@@ -190,3 +195,16 @@ def test_a_gpu_is_never_two_but_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> No
     compared = replace(of_experiment, name="data_parallel", devices=1)
     with pytest.raises(ValueError, match=r"^--devices: '1' .*: write 2 or more$"):
         make_experiment_context(EXPERIMENTS["data_parallel"], compared)
+
+
+def test_the_search_on_a_gpu_that_is_none_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["pretended.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(PRETENDED), run_name="__main__")
+
+
+def test_a_soak_ends_with_the_traceback_of_its_search(tmp_path: Path) -> None:
+    (script := tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        Search(Observer(), script=(script,)).finish()
