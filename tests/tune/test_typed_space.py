@@ -5,9 +5,10 @@ has it all in a file.
 import functools
 import importlib
 import json
+import pickle
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -353,23 +354,25 @@ def test_a_function_with_some_arguments_given_is_of_its_own_file(
     partial = functools.partial(importlib.import_module("given_some").train, data=3)
     loop = loop_of(Settings(budget="1h", train=functools.partial(partial), space={"width": (1, 2)}, metric="loss"))
     assert loop.folder == tmp_path
-    elsewhere = "import pickle, sys; pickle.loads(bytes.fromhex(sys.stdin.read()))({})"
-    assert loop.pickled
-    subprocess.run([sys.executable, "-c", elsewhere], input=loop.pickled.hex(), text=True, check=True)
+    del sys.modules["given_some"]
+    monkeypatch.undo()  # as in another process
+    assert loop.pickled and pickle.loads(loop.pickled)({}) is None
 
 
-def test_a_function_of_a_module_that_is_run_by_its_name_is_of_the_folder_above_its_package(tmp_path: Path) -> None:
+def test_a_function_of_a_module_that_is_run_by_its_name_is_of_the_folder_above_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "of_mine").mkdir()
     (tmp_path / "of_mine" / "__init__.py").touch()
-    (tmp_path / "of_mine" / "search.py").write_text(
+    (file := tmp_path / "of_mine" / "search.py").write_text(
         "from tune.own_loop import loop_of\nfrom tune.settings import Settings\n"
         "def train(config): ...\n"
-        "print(loop_of(Settings(budget='1h', train=train, space={'width': (1, 2)}, metric='loss')).folder)\n"
+        "folder = loop_of(Settings(budget='1h', train=train, space={'width': (1, 2)}, metric='loss')).folder\n"
     )
-    for words, folder in {"-m of_mine.search": tmp_path, "of_mine/search.py": tmp_path / "of_mine"}.items():
-        run = [sys.executable, *words.split()]
-        found = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, check=True)
-        assert found.stdout.strip() == str(folder)
+    monkeypatch.syspath_prepend(tmp_path)
+    named = runpy.run_module("of_mine.search", run_name="__main__", alter_sys=True)
+    assert named["folder"] == tmp_path
+    assert runpy.run_path(str(file), run_name="__main__")["folder"] == file.parent
 
 
 def test_a_function_beside_another_tune_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
