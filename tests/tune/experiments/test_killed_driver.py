@@ -75,50 +75,33 @@ def test_what_was_measured_stays_what_was_held_is_charged_and_training_goes_on_f
     assert number(study, "SELECT SUM(seconds) FROM charges") == pytest.approx(held, abs=0.1)
 
 
-@pytest.mark.parametrize(("by", "state", "then"), [
-    (KeyboardInterrupt, ("paused", "interrupted"), ("stopped", runner.TOO_LATE)),
-    (LeaseOver, ("stopped", runner.OVERDUE), ("stopped", runner.OVERDUE)),
+@pytest.mark.parametrize(("by", "reason", "state", "then"), [
+    (KeyboardInterrupt, "interrupted", ("paused", "interrupted"), ("stopped", runner.TOO_LATE)),
+    (LeaseOver, "overdue", ("stopped", runner.OVERDUE), ("stopped", runner.OVERDUE)),
 ])  # fmt: skip
-def test_once_it_has_ended_no_trial_is_said_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: type[BaseException], state: Any, then: Any
+def test_what_has_ended_is_said_to_have_until_it_goes_on_and_no_trial_of_it_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: type[BaseException], reason: str, state: Any, then: Any
 ) -> None:
-    study = tmp_path / "study"
-    monkeypatch.setattr(Ended, "by", by, raising=False)
-    run(study, Ended)
-    assert states(study) == {state}
-    assert run(study, Heard, resume=study, budget=300.0) == 1
-    assert states(study) == {then}
-    assert run(study, Heard, resume=study) == 0
-    assert states(study) == {("finished", None)}
-
-
-def test_what_was_begun_on_another_kind_of_device_is_not_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else its tables compare rows of both."""
-    study = tmp_path / "study"
-    monkeypatch.setattr(Ended, "by", KeyboardInterrupt, raising=False)
-    run(study, Ended)
-    before = states(study)
-    gpus = replace(find_devices(settings(study)), kind="cuda")
-    monkeypatch.setattr("tune.experiments.base.find_devices", lambda _: gpus)
-    with pytest.raises(UserError, match=r"^--resume: the study runs on CPU cores, and here are GPUs: [^\n]+$"):
-        run(study, Heard, resume=study)
-    assert states(study) == before
-
-
-def test_a_study_that_goes_on_is_not_said_to_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not go on on another kind of device: else its tables compare rows of both."""
     study, said = tmp_path / "study", list[Any]()
 
-    class Asks(Heard):
+    class Asks(ThisProcess):
         def hear(self, task: Task, message: Message) -> None:
             said.append(ended(study))
 
-    monkeypatch.setattr(Ended, "by", KeyboardInterrupt, raising=False)
+    monkeypatch.setattr(Ended, "by", by, raising=False)
     run(study, Ended)
-    assert ended(study)["reason"] == "interrupted"
-    run(study, Asks, resume=study)
-    assert said and not any(said) and ended(study)["reason"] == "done"
+    gpus = replace(find_devices(settings(study)), kind="cuda")
+    with monkeypatch.context() as there:
+        there.setattr("tune.experiments.base.find_devices", lambda _: gpus)
+        with pytest.raises(UserError, match=r"^--resume: the study runs on CPU cores, and here are GPUs: [^\n]+$"):
+            run(study, Asks, resume=study)
+    assert states(study) == {state} and ended(study)["reason"].startswith(reason)
+    assert run(study, Asks, resume=study, budget=300.0) == 1
+    assert states(study) == {then} and not said
+    assert run(study, Asks, resume=study) == 0
+    assert states(study) == {("finished", None)} and ended(study)["reason"] == "done"
+    assert said and not any(said)
 
 
 def ended(study: Path) -> Any:
