@@ -2,7 +2,9 @@
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,14 +12,16 @@ from typing import Any
 import pytest
 
 from tests.tune.curves.made import curve, played, search, settings, table
-from tune.curves.benchmark import IDEAS, MAX_T, Cell, diverging, dominated, searches
+from tune.curves import benchmark
+from tune.curves.benchmark import IDEAS, MAX_T, Cell, Outcome, diverging, dominated, searches
 from tune.curves.recorded import Curve, Table, load_table
 from tune.curves.replay_settings import Amount
 from tune.errors import UserError
 from tune.search.forecast import Standing
-from tune.search.ladder import WALL_CLOCK_MULTIPLE, Rules
+from tune.search.ladder import WALL_CLOCK_MULTIPLE
 from tune.search.scaling_law import ScalingLaw
 from tune.search.successive_halving import SuccessiveHalving
+from tune.search_space import Config
 
 
 def test_ration_is_the_policy_of_the_search() -> None:
@@ -25,14 +29,34 @@ def test_ration_is_the_policy_of_the_search() -> None:
     assert type(engine.families["replay"].policy) is SuccessiveHalving
 
 
+def turning() -> Table:
+    """As users' loops: half are at their best, 2 nats, after two of sixteen reports; the others end lower."""
+
+    def loss(number: int, report: int) -> float:
+        falls = 1.0 + (2.0 + number / 100) * (report + 1) ** -0.5
+        return falls if number % 2 else 2.0 + number / 1000 + abs(report - 1) / 20
+
+    losses = [tuple(loss(number, report) for report in range(16)) for number in range(30)]
+    curves = [
+        Curve(config={"number": number}, parameters=0, seconds_per_report=60.0, losses=each)
+        for number, each in enumerate(losses)
+    ]
+    return Table(name="some turn", curves=tuple(curves))
+
+
+@cache
+def decided(scheduler: str, *, of_loops: bool) -> tuple[list[tuple[Config, int]], float]:
+    """What it tried, the steps of each and what was spent: of loops, or of models with a law from the start."""
+    models = load_table(Path("nanogpt-shakespeare-600s"))
+    some, told = (turning(), {}) if of_loops else (models, {"suggest": "prior", "earlier": models})
+    engine = played(some, scheduler, share=0.2, workers=4, seed=1, **told)
+    return [(each.config, each.steps) for each in engine.trials.values()], engine.accounting.ledger.spent
+
+
 @pytest.mark.parametrize("idea", IDEAS)
-def test_each_idea_can_be_left_out_and_is_another_rule(idea: str) -> None:
-    some = table(30, reports=30)
-    before, without, after = (
-        search(some, name, share=0.1, workers=4) for name in ("ration", f"without {idea}", "ration")
-    )
-    assert before == after and 0 <= without.regret < math.inf
-    assert Rules(**IDEAS[idea]) != Rules() or not IDEAS[idea]
+def test_without_any_of_its_ideas_a_search_decides_otherwise(idea: str) -> None:
+    of_loops = idea in ("extrapolation", "past-best")
+    assert decided(f"without {idea}", of_loops=of_loops) != decided("ration", of_loops=of_loops)
 
 
 @pytest.mark.parametrize("warm_up", [5, 20, 50, 100])
@@ -86,22 +110,7 @@ def test_the_wall_stays_within_about_twice_what_all_slots_take_for_the_cap(worke
 
 @pytest.mark.parametrize("seed", range(2))
 def test_what_tells_its_best_so_far_and_is_past_that_does_not_keep_others_from_going_on(seed: int) -> None:
-    """As users' loops do: half are at their best, 2 nats, after two of sixteen reports; the others end lower."""
-
-    def loss(number: int, report: int) -> float:
-        falls = 1.0 + (2.0 + number / 100) * (report + 1) ** -0.5
-        return falls if number % 2 else 2.0 + number / 1000 + abs(report - 1) / 20
-
-    curves = tuple(
-        Curve(
-            config={"number": number},
-            parameters=0,
-            seconds_per_report=60.0,
-            losses=tuple(loss(number, report) for report in range(16)),
-        )
-        for number in range(30)
-    )
-    some = Table(name="some turn", curves=curves)
+    some = turning()
     for scheduler, best in (("ration", True), ("promotion-asha", False)):
         trials = played(some, scheduler, share=0.2, seed=seed).families["replay"].policy.trials.values()
         told = [[loss for _, loss in sorted(each.losses.items())] for each in trials]
@@ -174,14 +183,23 @@ def test_in_own_mode_the_last_segment_ends_with_the_decay_and_takes_what_was_kep
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
-def test_a_baseline_in_own_mode_has_trials_that_decay_at_their_max_t(workers: int) -> None:
+def test_a_baseline_in_own_mode_has_trials_that_decay_at_their_max_t(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of several the one that serves it best, which may be nearly all that a slot can train for."""
     some = load_table(Path("nanogpt-shakespeare-600s"))
-    share, asked = 600 / some.exhaustive_seconds, settings(seeds=1)
-    tried = {each: search(some, "ray-asha", share=share, workers=workers, max_t=each).regret for each in MAX_T}
+    share, asked, tried = 600 / some.exhaustive_seconds, settings(seeds=1), dict[float, float]()
     budget = Amount(text="", times=share)
-    (found,) = searches(Cell(table=some, scheduler="ray-asha", budget=budget, workers=workers), asked)
-    assert found.regret == min(tried.values()) < max(tried.values())
+
+    def noted(cell: Cell, *about: Any, alone: Callable[..., Outcome] = benchmark.search) -> Outcome:
+        found = alone(cell, *about)
+        tried[cell.max_t] = found.regret
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(benchmark, "search", noted)
+        (found,) = searches(Cell(table=some, scheduler="ray-asha", budget=budget, workers=workers), asked)
+    assert tuple(tried) == MAX_T and found.regret == min(tried.values()) < max(tried.values())
     engine = played(some, "ray-asha", share=share, workers=workers, max_t=MAX_T[0])
     standings = engine.families["replay"].policy.trials
     longest = max(
