@@ -48,7 +48,7 @@ def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(
     (tmp_path / "space.toml").write_text(SPACE)
     study, loop = tmp_path / "study", ("--train", tmp_path / "train.py:train")
     asked = ("--space", tmp_path / "space.toml", "--maximize", "accuracy", "--budget", f"{CAP}s", "--devices", "2")
-    search = Search(observer, *loop, *asked, "--out", study)
+    search = Search(observer, *loop, *asked, "--first", "how=crashes", "--out", study)
     assert trains(search, study), search.printed
     search.kill()
     assert main(Settings, ["--resume", str(study)]) == 2
@@ -62,8 +62,8 @@ def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(
     lowest = number(study, "SELECT MIN(valid_loss) FROM reports WHERE rung IS NOT NULL OR final")
     assert best["metric"] == "accuracy" and best["value"] == -lowest
     assert "the study's loop was" not in again.printed
-    failed = rows(study, "SELECT config, reason FROM trials WHERE state = 'failed'")
-    assert all("mine (train.py:16)" in row["reason"] for row in failed if "crashes" in row["config"])
+    crashed = rows(study, "SELECT reason FROM trials WHERE state = 'failed' AND config LIKE '%crashes%'")
+    assert crashed and all("mine (train.py:16)" in row["reason"] for row in crashed)
     assert "accuracy" in again.printed and "perplexity" not in again.printed
 
 

@@ -245,33 +245,38 @@ def test_who_cannot_hear_of_a_search_is_refused_before_it(tmp_path: Path) -> Non
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.parametrize(("reason", "deadline"), [("cap", 100.0), ("cap", None), ("SIGINT", 100.0)])
-def test_what_is_left_of_the_cap_is_told_with_its_reason(tmp_path: Path, reason: str, deadline: float | None) -> None:
+LATER = "{left} unspent at the deadline: a later --deadline goes on with them"
+
+
+@pytest.mark.parametrize(("reason", "deadline", "told", "of_list"), [
+    ("cap", 100.0, LATER, LATER),
+    ("cap", None, "{left} unspent: {why}; a larger --budget goes on", ""),
+    ("SIGINT", 100.0, "", ""),
+])  # fmt: skip
+def test_what_is_left_of_the_cap_is_told_with_its_reason(
+    tmp_path: Path, reason: str, deadline: float | None, told: str, of_list: str
+) -> None:
     (tmp_path / "study").mkdir()
     world = World(tmp_path / "study", cap=1000.0, slots=1, deadline=deadline).run()
     world.journal.write_facts(ended={"reason": reason, "near_deadline": deadline is not None})
-    *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
+
+    def lines(spent: float = 100.0) -> str:
+        """What is told beside what was spent."""
+        return "\n".join([*spending_lines(world.journal, cap=1000.0, spent=spent)][1:])
+
     *_, last = world.rows("SELECT reason, at FROM decisions WHERE action = 'hand back'")
-    told = {
-        ("cap", 100.0): "15m unspent at the deadline: a later --deadline goes on with them",
-        ("cap", None): f"15m unspent: {last['reason']}; a larger --budget goes on",
-    }
-    assert "nothing is left" not in line
-    assert line == told.get((reason, deadline), line) and (line.startswith("15m unspent") == (reason == "cap"))
-    if (reason, deadline) == ("cap", None):
+    assert lines() == told.format(left="15m", why=last["reason"])
+    if told and not of_list:
+        assert "nothing is left" not in lines()
         over = last["at"]  # what comes after it, such as samples, is not the search's
         for wall, told_so in ((over, True), (2 * over, False), (None, False)):
             world.journal.write_facts(ended={"reason": reason, "wall_clock": wall})
-            *_, line = spending_lines(world.journal, cap=1000.0, spent=100.0)
-            assert ("--patient" in line) == (duration_text(round(over)) in line) == told_so
+            assert ("--patient" in lines()) == (duration_text(round(over)) in lines()) == told_so
         moment = {"at": world.now, "trial": None, "action": "hand back", "report": 0}
         world.journal.insert("decisions", moment | {"reason": NO_TRIAL})  # whatever the cap
-        assert [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1] == f"15m unspent: {NO_TRIAL}"
+        assert lines() == f"15m unspent: {NO_TRIAL}"
     world.journal.write_facts(experiment="methods")  # whose list says what was left out
-    assert ("larger" in [*spending_lines(world.journal, cap=1000.0, spent=100.0)][-1]) is False
-    assert len([*spending_lines(world.journal, cap=1000.0, spent=950.0)]) == 1 + (
-        deadline is not None and reason == "cap"
-    )
+    assert lines() == of_list.format(left="15m") and lines(950.0) == of_list.format(left="50s")
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
