@@ -16,32 +16,21 @@ from tune.backend import loop_trial
 from tune.loop import output_of
 from tune.store.heartbeat import process_start_ticks
 
+MARK = f"1{os.getpid():07d}.5"
+"""Seconds of a sleep by which a process of this test's is known among all others of the machine."""
+CHILD = f"    subprocess.run([sys.executable, '-c', 'import time; time.sleep({MARK})']"
+TO_GROUP = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    os.killpg(0, signal.SIGTERM)\n"
 HANGS = {
     "at once": "def train(config):\n    time.sleep(10_000)\n",
     "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
-    "with a child": "import subprocess\n"
-    "def train(config):\n    subprocess.run([sys.executable, '-c', 'import time; time.sleep({MARK})'])\n",
-    "with a child in a session of its own": "import subprocess\n"
-    "def train(config):\n"
-    "    subprocess.run([sys.executable, '-c', 'import time; time.sleep({MARK})'], start_new_session=True)\n",
+    "with a child in its own session": f"import subprocess\ndef train(config):\n{CHILD}, start_new_session=True)\n",
+    "after a signal to its group": f"import signal, subprocess\ndef train(config):\n{TO_GROUP}{CHILD})\n",
 }
-
-
-TO_GROUP = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    os.killpg(0, signal.SIGTERM)\n"
-HANGS["after a signal to its group"] = HANGS["with a child"].replace(
-    "def train(config):\n", f"import signal\ndef train(config):\n{TO_GROUP}"
-)
-
-
-MARK = f"1{os.getpid():07d}.5"
-"""Seconds of a sleep by which a process of this test's is known among all others of the machine."""
 
 
 @pytest.mark.parametrize("how", HANGS)
 def test_a_loop_that_never_reports_is_ended_at_its_lease_with_all_that_it_began(worker: Worker, how: str) -> None:
-    worker.trial.setup(
-        worker.lease_of(seconds=2.0, steps=5), worker.place, worker.loop(HANGS[how].replace("{MARK}", MARK))
-    )
+    worker.trial.setup(worker.lease_of(seconds=2.0, steps=5), worker.place, worker.loop(HANGS[how]))
     assert worker.trial._process is not None
     process = worker.trial._process.pid
     report = worker.ends()
@@ -61,7 +50,7 @@ def test_what_a_loop_began_ends_with_a_worker_that_ends_itself(worker: Worker, m
     ended: list[int] = []
     monkeypatch.setattr(loop_trial.os, "_exit", ended.append)
     gone = replace(worker.place, driver=replace(worker.place.driver, started=-1))
-    worker.trial.setup(worker.lease_of(), gone, worker.loop(HANGS["with a child"].replace("{MARK}", MARK)))
+    worker.trial.setup(worker.lease_of(), gone, worker.loop(HANGS["with a child in its own session"]))
     children = marked(lambda: worker.trial._process is not None and worker.trial._process.poll() is None)
     worker.live()
     assert ended == [1]
@@ -84,9 +73,9 @@ def work(folder: Path, source: str) -> None:
     worker.begins(source)
 
 
-@pytest.mark.parametrize("how", ["with a child", "with a child in a session of its own", "after a signal to its group"])
+@pytest.mark.parametrize("how", [how for how in HANGS if CHILD in HANGS[how]])
 def test_what_a_loop_began_ends_with_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
-    killed = FORKING.Process(target=work, args=(tmp_path, HANGS[how].replace("{MARK}", MARK)))
+    killed = FORKING.Process(target=work, args=(tmp_path, HANGS[how]))
     killed.start()
     processes = [*marked(killed.is_alive), *psutil.Process(killed.pid).children(recursive=True)]
     killed.kill()
