@@ -7,11 +7,13 @@ import gc
 import itertools
 import json
 import math
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -43,13 +45,16 @@ ASKED = {"measure": "curve", "seconds": 0.6, "report_every": 0.1, "step_seconds"
 """6 reports of 2 steps; decays end after 2 (with the ends below) and after 6."""
 
 
+Whole = tuple[Path, list[Message]]
+"""A life's folder, and what was said of it."""
+SMALL: dict[str, Any] = {"ENDS": (3.0, 9.0), "EVALUATION_TOKENS": 256, "step_bytes": lambda *_: 1000}
+
+
 @pytest.fixture
-def few(small: dict[str, tuple], monkeypatch: pytest.MonkeyPatch, eager: None) -> dict[str, tuple]:
+def few(small: dict[str, tuple], eager: None) -> Iterator[dict[str, tuple]]:
     """Small data and lives."""
-    monkeypatch.setattr(life_training, "ENDS", (3.0, 9.0))
-    monkeypatch.setattr(life_training, "EVALUATION_TOKENS", 256)
-    monkeypatch.setattr(life_training, "step_bytes", lambda *_: 1000)
-    return small
+    with patch.multiple(life_training, **SMALL):
+        yield small
 
 
 def place(small: dict[str, tuple], folder: Path) -> TaskContext:
@@ -58,10 +63,18 @@ def place(small: dict[str, tuple], folder: Path) -> TaskContext:
     return TaskContext(config=config, data=data, device=CPU, folder=folder, ends_at=time.monotonic() + 3600)
 
 
-def row_of(words: Iterator[Message]) -> Row:
+def row_of(words: Iterable[Message]) -> Row:
     *_, last = words
     assert last.row is not None
     return last.row
+
+
+@pytest.fixture(scope="module")
+def whole(small: dict[str, tuple], warm: None, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A life that nothing cut short."""
+    folder = tmp_path_factory.mktemp("whole")
+    with patch.multiple(life_training, **SMALL):
+        return folder, list(train_life(place(small, folder), ASKED))
 
 
 def test_no_property_of_a_configuration_says_another() -> None:
@@ -84,20 +97,21 @@ def test_losses_are_known_at_the_first_report_where_decays_begin_and_end_and_a_r
         assert last_report_before_decay(end, share) in {0, *found}
 
 
-def test_a_life_that_is_cut_short_anywhere_goes_on_to_the_same_row(few: dict[str, tuple], tmp_path: Path) -> None:
-    whole = list(train_life(place(few, tmp_path / "whole"), ASKED))
-    assert not list((tmp_path / "whole").glob("decay-*"))
-    for words in range(1, len(whole)):
+def test_a_life_that_is_cut_short_anywhere_goes_on_to_the_same_row(
+    few: dict[str, tuple], whole: Whole, tmp_path: Path
+) -> None:
+    folder, said = whole
+    assert not list(folder.glob("decay-*"))
+    for words in range(1, len(said)):
         later = ASKED | {"step_seconds": words * STEP_SECONDS}
-        life = train_life(place(few, tmp_path / "cut"), later)
+        life = train_life(place(few, tmp_path), later)
         list(itertools.islice(life, words))
         life.close()
-    assert row_of(train_life(place(few, tmp_path / "cut"), ASKED)) == whole[-1].row
+    assert row_of(train_life(place(few, tmp_path), ASKED)) == row_of(said)
 
 
-def test_its_losses_are_those_of_a_search(few: dict[str, tuple], tmp_path: Path) -> None:
-    at = place(few, tmp_path / "life")
-    row = row_of(train_life(at, ASKED))
+def test_its_losses_are_those_of_a_search(few: dict[str, tuple], whole: Whole, tmp_path: Path) -> None:
+    at, row = place(few, tmp_path), row_of(whole[1])
     every = row["steps_per_report"]
     assert every == 2
     for reports, final, name in ((6, True, "decayed_loss"), (2, True, "decayed_loss"), (6, False, "valid_loss")):
@@ -111,28 +125,26 @@ def test_its_losses_are_those_of_a_search(few: dict[str, tuple], tmp_path: Path)
 
 
 def test_after_a_decay_the_better_of_weights_and_average_counts(
-    few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: dict[str, tuple], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = row_of(train_life(place(few, tmp_path / "life"), ASKED))
-
     def swapped(*args: Any, **named: Any) -> Iterator[Report]:
         for report in train(*args, **named):
             yield replace(report, valid=report.averaged, averaged=report.valid) if report.averaged else report
 
     monkeypatch.setattr(life_training, "train", swapped)
-    assert row_of(train_life(place(few, tmp_path / "swapped"), ASKED))["decayed_loss"] == row["decayed_loss"]
+    swap = row_of(train_life(place(few, tmp_path), ASKED))
+    assert swap["decayed_loss"] == row_of(whole[1])["decayed_loss"]
 
 
 def test_a_longer_life_goes_on_where_the_shorter_ended(
-    few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: dict[str, tuple], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = ASKED | {"seconds": 1.2}
+    long, short, steps = ASKED | {"seconds": 1.2}, row_of(whole[1]), list[int]()
     anew = row_of(train_life(place(few, tmp_path / "anew"), long))
-    short = row_of(train_life(place(few, tmp_path / "on"), ASKED))
-    steps = list[int]()
+    on = shutil.copytree(whole[0], tmp_path / "on")
     learn = Learner.step
     monkeypatch.setattr(Learner, "step", lambda self, rate: (steps.append(self.steps), learn(self, rate))[1])
-    longer = row_of(train_life(place(few, tmp_path / "on"), long))
+    longer = row_of(train_life(place(few, on), long))
     assert min(steps) >= 6 * 2 and longer["valid_loss"][-1] == anew["valid_loss"][-1]
     assert longer["valid_loss"][:6] == short["valid_loss"] and longer["decayed_loss"][:6] == short["decayed_loss"]
 
@@ -153,7 +165,7 @@ def test_what_diverges_has_no_loss_from_there_on(
 
 
 def test_a_loss_is_of_the_report_that_it_stands_at(
-    few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: dict[str, tuple], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at, short = place(few, tmp_path), [2, 7]  # steps after which the lease is over: of the rate's, of a decay's
 
@@ -169,10 +181,7 @@ def test_a_loss_is_of_the_report_that_it_stands_at(
     with pytest.raises(UserError, match="7 of 12 steps in the seconds that there were"):
         list(train_life(at, ASKED))
     short.clear()
-    assert (
-        row_of(train_life(at, ASKED))["valid_loss"]
-        == row_of(train_life(place(few, tmp_path / "whole"), ASKED))["valid_loss"]
-    )
+    assert row_of(train_life(at, ASKED))["valid_loss"] == row_of(whole[1])["valid_loss"]
 
 
 def test_without_a_step_time_or_seconds_nothing_is_lived(few: dict[str, tuple], tmp_path: Path) -> None:
