@@ -146,14 +146,6 @@ def test_a_family_whose_trials_all_raise_one_error_ends_after_three_of_them(tmp_
     assert world.total("SELECT COUNT(*) FROM decisions WHERE action = 'give up'") == 1
 
 
-def test_a_trial_that_was_cut_short_is_not_begun_again_once_its_family_has_ended(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=1200, slots=4, shares={"nanogpt": 1.0})
-    world.raising = lambda assignment: RAISED.format(1) if assignment.config["number"] != 4 else None
-    world.dying = {"t004": 1}
-    world.run()
-    assert [assignment.trial for assignment in world.assignments].count("t004") == 1
-
-
 def test_its_share_goes_to_the_other_family_and_a_search_that_goes_on_begins_it_no_more(tmp_path: Path) -> None:
     for reports in (40, 100_000):
         world = World(tmp_path, cap=1200, slots=2)

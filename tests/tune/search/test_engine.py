@@ -237,29 +237,22 @@ def test_where_the_deadline_binds_runners_up_finish_on_the_free_slots(
     assert 1 < world.total(ends) <= slots and world.total("SELECT MAX(rung) FROM reports") >= 2
 
 
-@pytest.mark.parametrize(
-    ("deadline", "states"),
-    [(8.0, ("paused", "deadline")), (None, ("stopped", "price: its lease paid for no step"))],
-)
-def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
-    tmp_path: Path, deadline: float | None, states: tuple[str, str]
+@pytest.mark.parametrize(("deadline", "told", "state"), [
+    (8.0, {}, ("paused", "deadline")),
+    (8.0, {"steps": 0, "numbers": {}}, ("paused", "deadline")),
+    (None, {}, ("stopped", "price: its lease paid for no step")),
+])  # fmt: skip
+def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step_and_no_loop_for_a_report(
+    tmp_path: Path, deadline: float | None, told: dict[str, Any], state: tuple[str, str]
 ) -> None:
-    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=deadline)
-    assignment = world.report_after(7.5, ended="lease")
-    world.run()
-    query = "SELECT state, reason FROM trials WHERE trial = ?"
-    assert tuple(world.rows(query, assignment.trial)[0]) == states
-    later = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=500).run()
-    assert (assignment.trial in {each.trial for each in later.assignments}) == (deadline is not None)
-
-
-def test_a_deadline_ends_no_loop_that_had_no_time_for_a_report(tmp_path: Path) -> None:
     about: dict[str, Any] = {"cap": 600, "slots": 1, "shares": {"nanogpt": 1.0}}
-    world = World(tmp_path, **about, deadline=8.0)
-    assignment = world.report_after(8.0, ended="lease", steps=0, numbers={})
-    assert [*map(tuple, world.rows("SELECT state, reason FROM trials"))] == [("paused", "deadline")]
-    assert world.engine.next_assignment() is None and world.engine.ended_by == "deadline"
-    assert World(tmp_path, **about, deadline=500.0).taken().trial == assignment.trial
+    world = World(tmp_path, **about, deadline=deadline)
+    assignment = world.report_after(8.0, ended="lease", **told)
+    world.run()
+    assert tuple(world.rows("SELECT state, reason FROM trials WHERE trial = ?", assignment.trial)[0]) == state
+    assert world.engine.ended_by == ("deadline" if deadline else "cap")
+    later = World(tmp_path, **about, deadline=500.0).engine.next_assignment()
+    assert (later is not None and later.trial == assignment.trial) == (deadline is not None)
 
 
 def test_what_a_lease_was_too_short_for_waits_for_a_longer_one(tmp_path: Path) -> None:

@@ -357,19 +357,8 @@ def test_who_was_cut_short_before_rung_0_goes_on_before_a_new_one_begins() -> No
     assert isinstance(policy.decide(left()), Start)
 
 
-def test_a_last_segment_that_was_interrupted_leaves_all_as_it_was_before() -> None:
-    policy = bare(slots=2)
-    reach(policy, "a", 2.0)
-    before = policy.decide(left(running=1))
-    assert isinstance(before, Start)
-    policy.on_finishing("a")
-    assert policy.decide(left(running=1)) != before
-    policy.on_interrupted("a")
-    assert policy.decide(left(running=1)) == before
-
-
-@pytest.mark.parametrize("reason", ["diverged", "memory", "error: mine"])
-def test_a_last_segment_that_fails_leaves_the_others_all_as_it_was_before(reason: str) -> None:
+@pytest.mark.parametrize("reason", ["diverged", "memory", "error: mine", None])
+def test_a_last_segment_that_fails_or_is_interrupted_leaves_all_else_as_it_was(reason: str | None) -> None:
     policy = bare(slots=2)
     for trial, loss in (("a", 2.0), ("b", 3.0)):
         reach(policy, trial, loss)
@@ -377,7 +366,10 @@ def test_a_last_segment_that_fails_leaves_the_others_all_as_it_was_before(reason
     assert isinstance(before, Start)
     policy.on_finishing("a")
     assert policy.decide(left(running=1)) != before
-    policy.on_ended("a", reason)
+    if reason is None:
+        policy.on_interrupted("a")
+    else:
+        policy.on_ended("a", reason)
     assert policy.decide(left(running=1)) == before
 
 
