@@ -408,12 +408,16 @@ def test_what_a_killed_driver_left_running_is_ended_and_no_process_that_only_has
     assert [worker.returncode for worker in workers] == [-signal.SIGKILL, 0]
 
 
-def test_a_sign_of_life_tells_what_was_used_after_the_last_report(tmp_path: Path) -> None:
-    """It is lost."""
+@pytest.mark.parametrize(("driver", "trial", "charged"), [(None, 7.0, 7.0), (5.0, 3.0, 5.0)])
+def test_a_slot_is_charged_up_to_the_last_sign_of_life_of_its_trial_or_its_driver_as_lost(
+    tmp_path: Path, driver: float | None, trial: float, charged: float
+) -> None:
+    """A trial that fell silent, as one whose disk is full, may have held its device all the time."""
     world = World(tmp_path, cap=600, slots=1)
-    first = world.taken()
-    assert held(world, (first.trial, first.lease, first.opened + 7)) == pytest.approx(7)
-    assert world.total("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'") == pytest.approx(7)
+    lease = world.taken()
+    signs = [(DRIVER, 0, lease.opened + (driver or 0)), (lease.trial, lease.lease, lease.opened + trial)]
+    assert held(world, *signs[driver is None :]) == pytest.approx(charged)
+    assert world.total("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'") == pytest.approx(charged)
 
 
 def test_a_process_that_never_gave_a_sign_of_life_is_charged_for_a_moment_more_than_its_driver(tmp_path: Path) -> None:
@@ -422,14 +426,6 @@ def test_a_process_that_never_gave_a_sign_of_life_is_charged_for_a_moment_more_t
     first, second = world.taken(), world.taken()
     seconds = held(world, (DRIVER, 0, first.opened + 5), (second.trial, second.lease, second.opened + 6.5))
     assert seconds == pytest.approx(5 + LIVES_ON_SECONDS + 6.5)
-
-
-def test_a_slot_is_charged_for_as_long_as_its_driver_lived_where_its_trial_had_fallen_silent(tmp_path: Path) -> None:
-    """As one whose disk is full: it may have held its device all the time."""
-    world = World(tmp_path, cap=600, slots=1)
-    lease = world.taken()
-    silent, lives = (lease.trial, lease.lease, lease.opened + 3), (DRIVER, 0, lease.opened + 5)
-    assert held(world, silent, lives) == pytest.approx(5)
 
 
 @pytest.mark.parametrize("late", [-LIVES_ON_SECONDS / 2, 1e300])
