@@ -152,6 +152,13 @@ def test_words_that_cannot_be_typed_are_written_down_all_the_same(word: str) -> 
     assert parse_first(first_text(({"how": "plain"},))) == ({"how": "plain"},)
 
 
+def test_a_domain_that_cannot_be_is_refused_by_its_name() -> None:
+    with pytest.raises(UserError, match=r"^choice: has the value None[^\n]*$"):
+        choice(1, None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^integers: goes from 8 to 2[^\n]*$"):
+        integers(8, 2)
+
+
 def test_ray_tunes_domains_are_taken_as_they_are_or_refused_in_one_line() -> None:
     rng = random.Random(0)
     given = {

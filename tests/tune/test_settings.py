@@ -68,7 +68,6 @@ def test_families_take_their_shares():
         ({"trials_per_gpu": 1.5}, "--trials-per-gpu: '1.5' is no number of trials"),
         ({"memory_limit": 1.5}, "--memory-limit: '1.5' has no unit"),
         ({"vary": ("batch_tokens",), "rungs": "tokens"}, "--vary: 'batch_tokens' makes steps of unequal tokens"),
-        ({"vary": ("width",)}, "--vary: 'width' is nothing of a recipe"),
         *(({"patient": odd}, f"--patient: {odd!r} is neither on nor off: write True or False") for odd in (1, "no")),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"confirm": 1}, "--confirm: '1' is too few: .*write 2"),

@@ -31,7 +31,6 @@ const seen = () => inside(document).filter((each) => each.checkVisibility());
 const skipped = ['STYLE', 'SCRIPT', 'TEMPLATE', 'TITLE', 'DESC'];
 const words = () => seen().filter((each) => !skipped.includes(each.tagName)).flatMap((each) => [...each.childNodes])
     .filter((each) => each.nodeType == Node.TEXT_NODE).map((each) => each.textContent.trim()).filter((text) => text);
-const click = (text) => seen().filter((each) => each.textContent.trim() == text).forEach((each) => each.click());
 """
 """Elements in shadow roots are elements too; words: the visible texts in the page's order."""
 WAIT = """

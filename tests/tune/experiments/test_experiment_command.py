@@ -137,17 +137,8 @@ def test_the_plan_of_a_list_marks_what_the_cap_leaves_out(texts, capsys, monkeyp
 
 
 def test_the_least_cap_of_a_list_pays_for_one_of_those_that_come_first_however_many_devices_there_are(texts, capsys):
-    asked = [
-        "transfer",
-        "--oversubscribe",
-        "--scale",
-        "0.02",
-        "--plan",
-        "--text-corpus",
-        str(texts["text_corpus"]),
-        "--devices",
-        "4",
-    ]
+    words = f"transfer --oversubscribe --scale 0.02 --plan --devices 4 --text-corpus {texts['text_corpus']}"
+    asked = words.split()
     assert cli.main(ExperimentSettings, [*asked, "--budget", "1s"]) == 2
     least = capsys.readouterr().err.split("write at least ")[1].split()[0].rstrip(",")
     assert cli.main(ExperimentSettings, [*asked, "--budget", least]) == 0

@@ -49,6 +49,13 @@ def world_in(folder: Path, cap: float = CAP, seed: int = 0, slots: int = 2, each
     return made
 
 
+def lose(world: World) -> Path:
+    """The study's folder, which is gone with its machine."""
+    world.journal.close()
+    shutil.rmtree(world.journal.folder)
+    return world.journal.folder
+
+
 def named(place: Path) -> list[str]:
     with closing(connect(place)) as journal:
         return [path for (path,) in journal.execute(LAST_NAMED)]
@@ -88,9 +95,7 @@ def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
             if world.now == before:
                 break
         late, really = world.now - copied, world.spent
-        world.journal.close()
-        shutil.rmtree(study)
-        restore_from_mirror(place.parent, study)
+        restore_from_mirror(place.parent, lose(world))
         world = world_in(study, seed=seed + 10 * loss)
         copies = Mirror(study, place, lambda world=world: world.now)
         assert world.total("SELECT COUNT(*) FROM reports") == reports
@@ -121,9 +126,7 @@ def test_slots_that_were_opened_after_a_copy_are_charged_as_if_at_once_within_th
         pass
     world.now += seconds
     really = world.spent
-    world.journal.close()
-    shutil.rmtree(study)
-    restore_from_mirror(place.parent, study)
+    restore_from_mirror(place.parent, lose(world))
     world = world_in(study, **about)
     assert 0 < really <= world.spent <= min(cap, slots / each * MIRROR_EVERY_SECONDS + 1e-6)
     assert not world.accounting.ledger.open_slots
@@ -142,9 +145,7 @@ def test_however_little_of_the_cap_a_copy_leaves_what_may_have_run_since_is_with
             pass
     world.now = max(run.assignment.opened + run.assignment.seconds for run in world.engine.running.values()) - left
     Mirror(study, place, lambda: world.now).copy()
-    world.journal.close()
-    shutil.rmtree(study)
-    restore_from_mirror(place.parent, study)
+    restore_from_mirror(place.parent, lose(world))
     assert world_in(study).spent <= CAP
 
 
@@ -379,8 +380,7 @@ def test_resume_takes_the_copy_where_the_folder_is_gone(study: Path, place: Path
     Mirror(study, place, lambda: world.now).copy()
     (study / "mine").write_text("newer")
     assert Settings.of_study(study, mirror=place.parent).mirror == place.parent and (study / "mine").exists()
-    world.journal.close()
-    shutil.rmtree(study)
+    lose(world)
     assert Settings.of_study(study, mirror=place.parent, plan=True).resume == place and not study.exists()
     settings = Settings.of_study(study, mirror=str(place.parent))
     assert settings.resume == study and settings.budget == CAP and whole(study)
@@ -411,8 +411,7 @@ def test_of_two_that_restore_a_study_at_once_the_second_finds_it_in_use_and_take
     was killed left there, which is gone afterwards."""
     world = world_in(study).run(9)
     Mirror(study, place, lambda: world.now).copy()
-    world.journal.close()
-    shutil.rmtree(study)
+    lose(world)
     os.close(make_locked_folder(study.parent, UNFINISHED)[1])
     copy, first = shutil.copytree, list[Journal]()
 
