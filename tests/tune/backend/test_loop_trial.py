@@ -80,7 +80,7 @@ def test_a_package_that_is_called_as_one_of_ours_is_executed_anew_as_a_whole(wor
 
 
 def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker) -> None:
-    source = COUNTS.replace("        time.sleep(0.01)\n", "        time.sleep(0.01 if step <= 30 else 10_000)\n")
+    source = COUNTS.replace("        time.sleep(0.002)\n", "        time.sleep(0.002 if step <= 30 else 10_000)\n")
     source = source.replace("1 / step", "1 / min(step, 20)")  # a new best would be saved
     assert worker.begins(source, steps=20).steps == 20
     report = worker.goes_on(seconds=3.0, steps=100)

@@ -24,7 +24,7 @@ def train(config):
         step = json.loads((saved / "state.json").read_text())
     while not ration.done():
         step += 1
-        time.sleep(0.01)
+        time.sleep(0.002)
         save = lambda folder: (folder / "state.json").write_text(json.dumps(step))
         ration.report(loss=1 / step, step=step, other=step, save=save)
 """
