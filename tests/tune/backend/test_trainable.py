@@ -3,9 +3,8 @@
 import errno
 import json
 import math
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from tune.reports import Report, from_row
 from tune.store.heartbeat import (
     DRIVER,
     HEARTBEAT_FOLDER,
+    Driver,
     machine_boot_id,
     opened_monotonic,
     read_heartbeat,
@@ -177,32 +177,32 @@ def test_elsewhere_a_lease_is_as_old_as_the_drivers_last_sign_of_life_says(tmp_p
 
 @pytest.mark.parametrize("disk_is_full", [False, True])
 def test_without_a_driver_the_last_sign_of_life_is_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk_is_full: bool
+    begin: Begin, data: TextData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk_is_full: bool
 ) -> None:
     """What it used is known up to its end; no disk keeps it from ending; training is closed before."""
     (tmp_path / HEARTBEAT_FOLDER).mkdir()
-    begun = time.monotonic()
-    ends: list[float] = []
+    ends, lives, real, orders = list[float](), list[Callable[[], float]](), trainable.train, told(steps=2)
 
     def end(code: int) -> None:
         found = read_heartbeat(tmp_path, "t001")
-        ends.append(found.at if found else 0.0)
+        ends.append(orders["opened"]["monotonic"] + found.at if found else 0.0)
+
+    def train(*of: Any, **how: Any) -> Iterator[Any]:
+        with suppress(OSError):
+            lives[0]()
+        assert not ends
+        yield from real(*of, **how)
 
     monkeypatch.setattr(trial.os, "_exit", end)
+    monkeypatch.setattr(trial, "HeartbeatThread", lambda live: SimpleNamespace(start=lambda: lives.append(live)))
+    monkeypatch.setattr(trainable, "train", train)
     if disk_is_full:
         monkeypatch.setattr(trial, "write_heartbeat", _refuse)
-    process = TrainingTrial.__new__(TrainingTrial)
-    process._environment = SimpleNamespace(folder=tmp_path)  # type: ignore[assignment]
-    process._driver = SimpleNamespace(is_alive=lambda: False)  # type: ignore[assignment]
-    process._assignment, process._ahead, process._held_until = {"trial": "t001", "lease": 1}, 0.0, begun + 600
-    process._trains, process._turn = True, threading.Lock()
+    (last,) = reports(begin(data, orders, driver=replace(Driver.this_process(), started=-1)))
+    before = time.monotonic()
     with suppress(OSError):
-        process._live()
-    assert not ends
-    process._trains, before = False, time.monotonic()
-    with suppress(OSError):
-        process._live()
-    assert len(ends) == 1 and (disk_is_full or before <= ends[0] <= time.monotonic())
+        lives[0]()
+    assert last.ended == "stopped" and len(ends) == 1 and (disk_is_full or before <= ends[0] <= time.monotonic())
 
 
 def _refuse(*beaten: object, ended: str | None = None) -> None:
