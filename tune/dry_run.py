@@ -351,7 +351,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield from plan.notes
     for name, family in plan.families.items():
         yield ""
-        yield from _family_lines(name, family, by_price=settings.rungs == "tokens")
+        yield from _family_lines(name, family, settings)
     yield ""
     costs = plan.costs
     beside = f"a segment costs {costs.overhead:.2g}s beside its steps, a slot's start {costs.start_up:.2g}s"
@@ -363,7 +363,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield "--stop-below-gain is not planned for: gains are known only from trials."
 
 
-def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:
+def _family_lines(name: str, family: FamilyPlan, settings: Settings) -> Iterator[str]:
+    by_price = settings.rungs == "tokens"
     share = family.explore + family.kept + family.anew + family.start_up + family.beside
     parts = f"{whole_text(family.explore)} for rungs, {whole_text(family.kept)} kept for the last segment"
     parts += f", {whole_text(family.beside)} for others beside it" if family.beside >= 1 else ""
@@ -389,15 +390,16 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
         yield f"  {label(size.config):<24} {size.parameters:>12,} {1000 * size.step:>7.1f} ms{cells}"
     yield f"  memory: {_memory_text(family.memory)}"
     yield from _recipe_lines(name, family.recipe)
-    yield from _doubts(name, family.favourites)
+    yield from _doubts(name, family.favourites, shared=settings.trials_per_gpu != 1)
 
 
 LEAST_FILLED = 0.2
 """Share of a device that a step fills, below which a line says so; a guess."""
 
 
-def _doubts(family: str, favourites: Sequence[Favourite]) -> Iterator[str]:
-    """Yield lines on what does not suit the cap: the text, the space, or steps that leave a device idle."""
+def _doubts(family: str, favourites: Sequence[Favourite], *, shared: bool) -> Iterator[str]:
+    """Yield lines on what does not suit the cap: the text, the space, or steps that leave a device idle, where it was
+    not asked to be shared."""
     if not favourites:
         return
     often, rare = (end(favourites, key=lambda each: each.seen) for end in (max, min))
@@ -407,14 +409,14 @@ def _doubts(family: str, favourites: Sequence[Favourite]) -> Iterator[str]:
         yield f"  The text is small for this cap: {seen}; {flag} names a larger one."
     elif often.seen > MOST_TOKENS_A_WEIGHT * max(1.0, often.epochs):
         seen = f"{label(often.config)} sees {often.seen:,.0f} tokens a weight, over {MOST_TOKENS_A_WEIGHT}"
-        yield f"  The space is small for this cap: {seen}; --range d_model=LOW..HIGH widens it."
+        yield f"  The space is small: {seen}; --fix, --range or --at-most bound it."
     if rare.seen < LEAST_TOKENS_A_WEIGHT:
         seen = f"{label(rare.config)} sees {rare.seen:.1f} tokens a weight, under {LEAST_TOKENS_A_WEIGHT}"
         yield f"  The cap is small: {seen}; a larger --budget, or --at-most, suits it."
     idle = min(favourites, key=lambda each: 1.0 if each.fills is None else each.fills)
-    if idle.fills is not None and idle.fills < LEAST_FILLED:
+    if not shared and idle.fills is not None and idle.fills < LEAST_FILLED:
         filled = f"an estimated {100 * idle.fills:.0f} % of the GPU"
-        yield f"  A step of {label(idle.config)} fills {filled}; --trials-per-gpu auto shares it."
+        yield f"  A step of {label(idle.config)} fills {filled}; with MPS --trials-per-gpu auto shares it."
 
 
 def _recipe_lines(family: str, recipe: Recipe) -> Iterator[str]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import numpy as np
@@ -136,7 +137,7 @@ H100 = Devices(
 )  # fmt: skip
 
 
-def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int, hours: float) -> Plan:
+def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int, hours: float, **asked: Any) -> Plan:
     """Of nanogpt on so many, and a text with so many tokens to train on, of which only the beginning is there."""
 
     def loaded(settings: Settings, kind: str) -> Corpora:
@@ -150,7 +151,7 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int
     monkeypatch.setattr("tune.dry_run.Speeds.prices", lambda speeds: NOMINAL["cuda"])
     monkeypatch.setattr("tune.search_context.load_corpora", loaded)
     monkeypatch.setattr("tune.dry_run.find_devices", lambda settings: replace(H100, count=gpus))
-    return make_plan(Settings(budget=hours * 3600, families="nanogpt", text_corpus=texts / "text.txt"))
+    return make_plan(Settings(budget=hours * 3600, families="nanogpt", text_corpus=texts / "text.txt", **asked))
 
 
 @pytest.mark.parametrize(("hours", "gpus"), [(8, 1), (8, 8), (64, 1), (64, 8)])
@@ -170,6 +171,22 @@ def test_gpu_hours_are_worth_long_contexts_full_steps_many_trials_and_models_tha
 def test_a_text_that_is_too_small_for_the_cap_is_told_in_a_line(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = [line for line in plan_lines(on_gpus(monkeypatch, texts, 10**6, 1, 8)) if "text is small" in line]
     assert len(told) == 1 and len(told[0]) <= 120 and "--text-corpus" in told[0]
+
+
+@pytest.mark.parametrize("asked", [{"fix": {"d_model": 16}}, {"at_most": 100_000}], ids=str)
+def test_a_space_that_is_too_small_for_the_cap_is_told_in_a_line_by_what_bounds_it(
+    texts: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    plan = on_gpus(monkeypatch, texts, 2 * 10**10, 1, 8, **asked)
+    (told,) = (line for line in plan_lines(plan) if line.startswith("  The space"))
+    assert len(told) <= 120 and "--" + next(iter(asked)).replace("_", "-") in told
+
+
+def test_a_gpu_that_steps_leave_idle_is_told_unless_it_is_shared(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, lines in ((1, 1), (4, 0)):
+        plan = on_gpus(monkeypatch, texts, 2 * 10**9, 1, 8, fix={"d_model": 16}, trials_per_gpu=number)
+        told = [line for line in plan_lines(plan) if "--trials-per-gpu" in line]
+        assert len(told) == lines and all(len(line) <= 120 for line in told)
 
 
 @pytest.mark.parametrize("family", ["nanogpt", "translation"])
