@@ -56,7 +56,8 @@ def last_comparison_lines(study: Study, family: str) -> list[str]:
     if losses[0].shape[1:] != losses[1].shape[1:]:
         return [f"not told apart: {one} and {other} were not measured on the same blocks of the test split."]
     if losses[0].shape[1] < FEWEST_BLOCKS:
-        rule = f"the test split is one batch, and it takes {FEWEST_BLOCKS}: write smaller ones, or use a longer text"
+        remedy = "more data, or in a family of your own smaller batches"
+        rule = f"the test split is one block, and it takes {FEWEST_BLOCKS}: it needs {remedy}"
         return [f"not told apart: of {one} and {other} {rule}."]
     nats, half = difference(*losses)
     trained = " and ".join(

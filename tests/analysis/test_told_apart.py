@@ -108,12 +108,12 @@ def test_it_is_said_in_one_line_of_the_ranking(
     assert re.search(said, line), line
 
 
-def test_of_a_test_split_of_one_batch_it_is_said_what_to_do(write: Callable[..., Written]) -> None:
+def test_of_a_test_split_of_one_block_it_is_said_what_to_do(write: Callable[..., Written]) -> None:
     study = write()
     compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002]}, blocks=1)
     (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
     assert line.startswith("not told apart: ") and "same blocks" not in line
-    assert "is one batch, and it takes 2: write smaller ones" in line
+    assert "is one block, and it takes 2: it needs more data" in line
 
 
 def test_of_several_texts_each_is_told_of_its_own_comparison(write: Callable[..., Written], printed: Printed) -> None:

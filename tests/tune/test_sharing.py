@@ -193,7 +193,7 @@ def test_a_gpu_is_never_two_but_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValueError, match=r"^--devices: '2' .* ask for at most 1$"):
         find_devices(of_experiment)
     compared = replace(of_experiment, name="data_parallel", devices=1)
-    with pytest.raises(ValueError, match=r"^--devices: '1' .*: write 2 or more$"):
+    with pytest.raises(ValueError, match=r"^--devices: '1' .*: write 2 or more, on a machine with as many GPUs$"):
         make_experiment_context(EXPERIMENTS["data_parallel"], compared)
 
 

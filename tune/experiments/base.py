@@ -173,8 +173,8 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
         raise invalid("cores_per_trial", f"'{settings.cores_per_trial}' {lists}: leave it out")
     if devices.slots < experiment.fewest:
         rule = f"is too few for {experiment.name}, which compares ways to train on several devices"
-        shared = ", with --oversubscribe to share one" if devices.kind == "cpu" else ""
-        raise invalid("devices", f"'{devices.slots}' {rule}: write 2 or more{shared}")
+        how = "with --oversubscribe to share one" if devices.kind == "cpu" else "on a machine with as many GPUs"
+        raise invalid("devices", f"'{devices.slots}' {rule}: write 2 or more, {how}")
     for each in () if settings.resume or not experiment.work else fields(settings):
         ignored = each.name in ("scale", "seeds", "memory_limit") and each.name not in experiment.reads
         if ignored and getattr(settings, each.name) != each.default:
