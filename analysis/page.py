@@ -41,6 +41,7 @@ from tune.errors import UserError, script_command
 from tune.experiments.experiment_settings import typed_again
 from tune.flags import flag_words
 from tune.reports import LARGEST_LOG
+from tune.units import counted
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 """Columns that are aligned to the left."""
@@ -175,7 +176,8 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
     once = pool[~pool["trial"].isin(anew)]
     others = once[(once["group"] == best["group"]) & (once["trial"] != best["trial"])]
     lead, why, shown = (_of_a_loop if measure.is_loop_metric else _of_a_family)(results, pool, best, others, len(once))
-    why += f" Left out: {len(pool) - len(once)} trainings again, with other seeds." if len(once) < len(pool) else ""
+    again = len(pool) - len(once)
+    why += f" Left out: {counted(again, 'retraining')} with other seeds." if again else ""
     if measure.is_loop_metric:
         held = "the cap held" if spent.spent <= spent.cap else "the cap was exceeded"
         lead = f"{lead}; {held}: {tables.duration(spent.spent)} of {tables.duration(spent.cap)} were spent"

@@ -342,7 +342,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"started      {counted(started, 'trial')}, with seed {settings.seed}"
     money = money_text(spent, settings.price_per_hour)
     yield f"spent        {whole_text(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %){money}"
-    yield "  of that    " + ", ".join(f"{what} {whole_text(seconds)}" for what, seconds in spending.items())
+    yield "  of the cap " + ", ".join(f"{what} {whole_text(seconds)}" for what, seconds in spending.items())
     when = f"{end:%H:%M}" if plan.wall < DAY else f"{end:%H:%M on %Y-%m-%d}"
     yield f"wall clock   {whole_text(plan.wall)}; begun now it ends at {when}"
     if plan.patient is not None:

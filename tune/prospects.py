@@ -160,8 +160,8 @@ def prospect_lines(found: Prospects) -> Iterator[str]:
     if not any(each.rows for each in found.foretold.values()):
         return
     yield ""
-    yield "Predicted by the scaling law, from configurations tried so far: of a smaller cap what it would have given"
-    yield "from its start, had it picked the right trial; of a larger one what going on gives. Intervals are of 80 %."
+    yield "Predicted by the scaling law, from configurations tried so far: of a smaller cap what a new search would"
+    yield "have given, had it picked the right trial; of a larger one what this one gives, continued. Intervals: 80 %."
 
 
 def _family_lines(name: str, found: Prospects) -> Iterator[str]:

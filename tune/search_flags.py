@@ -163,7 +163,8 @@ class SearchFlags(Flags):
         default=None, form="HOST:PORT", stored=False, on_resume=True,
     )  # fmt: skip
     oversubscribe: bool = flag_field(
-        "allow more CPU cores than there are, more GPUs with --plan, and more trials on a GPU than it has cores",
+        "allow more CPU cores than there are, more GPUs with --plan, and more trials on a GPU than CPU cores for it "
+        "(may change with --resume)",
         default=False, on_resume=True,
     )  # fmt: skip
     deadline: float | None = flag_field(

@@ -52,7 +52,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Pictu
     rows = [
         {"cap": 500.0, "how": "new search", "trial": "t003", "loss": 1.75, "low": 1.7, "high": 1.8},
         {"cap": 1000.0, "how": "this search", "trial": "t001", "loss": 1.5, "low": 1.5, "high": 1.5},
-        {"cap": 2000.0, "how": "resumed", "trial": "t001", "loss": 1.25, "low": 1.125, "high": 1.375},
+        {"cap": 2000.0, "how": "continued", "trial": "t001", "loss": 1.25, "low": 1.125, "high": 1.375},
     ]  # fmt: skip
     study.journal.write_facts(prospects={"nanogpt": {"rows": rows, "decayed": True, "why": None}})
     samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a", "reference": None}]}

@@ -185,7 +185,7 @@ def test_of_a_study_that_runs_too_and_what_is_in_its_journal_stays(study: Study)
     world = study(46)
     before = [tuple(row) for row in world.journal.rows("SELECT * FROM leases")]
     rows = prospects(asked(world)).foretold["nanogpt"].rows
-    assert [row.how for row in rows][1:] == ["resumed", "resumed"]
+    assert [row.how for row in rows][1:] == ["continued", "continued"]
     assert [tuple(row) for row in world.journal.rows("SELECT * FROM leases")] == before
     world.run()
     assert world.accounting.ledger.spent <= 1200.0
@@ -206,7 +206,7 @@ def test_the_command_tells_it_in_lines_that_fit(
         assert re.search(
             rf"^{family}: best so far t\d+ d64 .*\n  loss \d.* after its decay on the whole", printed, re.M
         )
-    for cap, how in (("20m", "new search"), ("40m", "resumed"), ("1h20m", "resumed")):
+    for cap, how in (("20m", "new search"), ("40m", "continued"), ("1h20m", "continued")):
         assert len(re.findall(rf"^  {cap} +{how} +\d\.\d+ +\d\.\d+ to \d\.\d+ +\d", printed, re.M)) == 2
 
 
@@ -217,7 +217,7 @@ def test_with_too_few_sizes_one_line_says_so_and_there_is_no_figure(
     assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 0
     printed = capsys.readouterr().out
     line = "  no forecast: too few sizes for a law of losses: 1 of at least 2 were seen after their warm-up"
-    assert printed.count(line) == 2 and "resumed " not in printed
+    assert printed.count(line) == 2 and "continued " not in printed
 
 
 def test_a_folder_without_a_trial_or_a_study_is_one_line(

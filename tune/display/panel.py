@@ -153,7 +153,7 @@ def _running(lease: sqlite3.Row) -> RunningTrial:
 
 def _goal(lease: sqlite3.Row) -> str:
     if lease["purpose"] == "final":
-        return "in its last segment"
+        return "to its end"
     return f"to rung {lease['rung']}" if lease["purpose"] == "rung" else f"for {lease['purpose']}"
 
 

@@ -27,7 +27,7 @@ TIMES = (0.5, 1.0, 2.0)
 """The caps that are asked about, as multiples of the study's."""
 SPREAD = NormalDist().inv_cdf(0.9)
 """Standard deviations either side of the mean that hold four fifths of a normal distribution."""
-How = Literal["new search", "this search", "resumed"]
+How = Literal["new search", "this search", "continued"]
 """Who would have the cap: a search from its start; this one, which has ended under it; this one, from here on."""
 
 
@@ -290,6 +290,6 @@ class OtherCaps:
                 loss, high = max(best.loss, loss), max(best.loss, high)
             if found:
                 loss, low, high = min(found[-1].loss, loss), min(found[-1].low, low), min(found[-1].high, high)
-            how: How = "resumed" if goes_on else "new search"
+            how: How = "continued" if goes_on else "new search"
             found.append(Expected(cap=times * cap, how=how, trial=trial, loss=loss, low=low, high=high))
         return found

@@ -171,6 +171,18 @@ def test_the_panel_fits_the_terminal(width: int) -> None:
         assert "nanogpt no trial yet" in lines[12]
 
 
+def test_at_80_columns_the_time_left_is_told_in_the_last_segment_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tune.display.panel.label", lambda config: "d128 h16 l16 p0 bf16")
+    while all(each.assignment.rung is not None for each in world.engine.running.values()):
+        world.run(1)
+    out = StringIO()
+    Console(file=out, width=80).print(Panel(view_of(world), "search"))
+    told = [line for line in out.getvalue().splitlines() if "steps/s" in line]
+    assert told and all(" left " in line for line in told)
+
+
 def test_a_sparkline_falls_with_its_values() -> None:
     line = sparkline([1 / (1 + n) for n in range(100)], 20)
     assert len(line) == 20

@@ -28,7 +28,7 @@ def test_four_of_five_that_go_on_with_twice_the_cap_find_what_was_foretold() -> 
     for seed in range(searches):
         before = Search(seed=seed, seconds=900.0).run()
         twice = before.foretold().rows[-1]
-        assert (twice.cap, twice.how) == (1800.0, "resumed")
+        assert (twice.cap, twice.how) == (1800.0, "continued")
         after = Search(seed=seed, seconds=1800.0, journal=before.accounting.journal).run()
         found = min(before.best, after.best)
         inside += twice.low <= found <= twice.high
@@ -51,13 +51,13 @@ def test_a_larger_cap_is_never_expected_to_bring_less(seed: int) -> None:
         assert [row.cap for row in rows] == [times * cap for times in TIMES]
         assert all(row.low <= row.loss <= row.high for row in rows)
         assert all(row.loss >= search.best for row in rows if row.cap <= 900.0), "less is not more"
-        assert all(row.loss <= search.best for row in rows if row.how == "resumed"), "what was found stays"
+        assert all(row.loss <= search.best for row in rows if row.how == "continued"), "what was found stays"
 
 
 def test_what_was_found_under_its_own_cap_is_not_foretold() -> None:
     search = Search().run()
     half, whole, twice = search.foretold().rows
-    assert (half.how, whole.how, twice.how) == ("new search", "this search", "resumed")
+    assert (half.how, whole.how, twice.how) == ("new search", "this search", "continued")
     assert whole.low == whole.high == whole.loss == pytest.approx(search.best)
     assert search.foretold().decayed and half.low < half.loss < half.high
 
@@ -76,7 +76,7 @@ def test_of_a_trial_that_had_its_end_only_the_way_from_there_is_in_doubt() -> No
 def test_before_the_first_decay_losses_are_at_a_constant_rate_and_all_is_still_to_come() -> None:
     search = Search(seconds=600.0).run(15)
     foretold = search.foretold(over=False)
-    assert not foretold.decayed and {row.how for row in foretold.rows[1:]} == {"resumed"}
+    assert not foretold.decayed and {row.how for row in foretold.rows[1:]} == {"continued"}
     reached = min(standing.losses[standing.rung] for standing in search.policy.trials.values() if standing.losses)
     assert foretold.rows[1].loss < reached
 
@@ -84,7 +84,7 @@ def test_before_the_first_decay_losses_are_at_a_constant_rate_and_all_is_still_t
 def test_what_the_last_two_take_that_are_trained_anew_is_not_foretold_for_the_leader() -> None:
     search = Search(seeds=2).run(15)
     without, anew = (search.foretold(over=False, seeds=seeds).rows[1] for seeds in (0, 2))
-    assert {without.how, anew.how} == {"resumed"} and anew.loss > without.loss
+    assert {without.how, anew.how} == {"continued"} and anew.loss > without.loss
 
 
 def test_what_a_decay_gives_another_is_as_sure_as_the_law_was_of_those_that_had_one() -> None:
@@ -123,7 +123,7 @@ def test_whom_the_last_rung_made_worse_is_not_foretold_to_have_the_cap() -> None
 def test_what_a_trial_learned_in_its_decay_is_not_foretold_to_stay_when_it_goes_on() -> None:
     search = Search().run()
     twice = [search.foretold(decay_share=share).rows[-1] for share in (0.0, 0.4, 0.9)]
-    assert {row.how for row in twice} == {"resumed"} and twice[0].loss < twice[1].loss < twice[2].loss
+    assert {row.how for row in twice} == {"continued"} and twice[0].loss < twice[1].loss < twice[2].loss
 
 
 @pytest.mark.parametrize(
