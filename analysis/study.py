@@ -273,10 +273,11 @@ def trained_trials(study: Study, ends: str = TRAINED_TRIALS_QUERY) -> pd.DataFra
     return table.assign(epochs=table["tokens"] / texts).join(config_columns(table["config"], None))
 
 
-def left_out_text(study: Study) -> str:
-    """Return a sentence on the trainings that diverged, which `trained_trials` leaves out, with a space before it;
-    nothing where none did."""
-    count = int(study.read(ENDED_TRIALS_QUERY)["valid_loss"].isna().sum())
+def left_out_text(study: Study, ended: pd.DataFrame | None = None) -> str:
+    """Return a sentence on the trainings, of those in `ended` or else of the whole study, that diverged, which
+    `trained_trials` leaves out, with a space before it; nothing where none did."""
+    whole = study.read(ENDED_TRIALS_QUERY) if ended is None else ended
+    count = int(whole["valid_loss"].isna().sum())
     return f" Left out: {counted(count, 'training')} that diverged." if count else ""
 
 

@@ -51,17 +51,20 @@ ROW = ["way", "shape", "checkpointing", "steps"]
 def methods_table(study: Study) -> pd.DataFrame:
     """Return a row for each way, shape, use of checkpointing and number of steps: over the seeds means of losses, and
     of seconds and bytes the medians of those that are known."""
-    found = trained_trials(study)
-    configs = found["config"].map(json.loads)
-    ways = configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY}))
-    table = found[["steps", "parameters", "step_bytes", "valid_loss", "accuracy"]].assign(
-        way=ways,
-        shape=configs.map(lambda config: label({name: config[name] for name in SHAPE})),
-        checkpointing=configs.map(lambda config: bool(config.get("checkpointing"))),
-        seconds=found["steps"] * found["step_seconds"],
-    )
+    found = with_ways(trained_trials(study))
+    table = found.assign(seconds=found["steps"] * found["step_seconds"])
     taken = table.groupby(ROW)[["seconds", "step_bytes"]].agg(middle).astype(float)
     return over_seeds(table, ROW, ["valid_loss", "accuracy", "parameters"]).merge(taken, on=ROW)
+
+
+def with_ways(found: pd.DataFrame) -> pd.DataFrame:
+    """Return trained_trials() with the way and the shape of each, and whether it has checkpointing."""
+    configs = found["config"].map(json.loads)
+    return found.assign(
+        way=configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY})),
+        shape=configs.map(lambda config: label({name: config[name] for name in SHAPE})),
+        checkpointing=configs.map(lambda config: bool(config.get("checkpointing"))),
+    )
 
 
 def methods_scatter(study: Study) -> Picture:
@@ -96,10 +99,12 @@ def methods_scatter(study: Study) -> Picture:
         plots[1].scatter([], [], facecolor="none", edgecolor=BLACK, s=30, label="checkpointing")
     for plot in plots:
         legend_above(plot, columns=2)
+    ended = with_ways(trained_trials(study, ENDED_TRIALS_QUERY))
+    left_out = left_out_text(study, ended[ended.groupby("shape")["way"].transform("nunique") > 1])
     return Picture(
         name="methods",
         title="What each way to train takes, and where it ends",
-        text=f"The shapes that were trained in several ways. {OVER_SEEDS}{left_out_text(study)}",
+        text=f"The shapes that were trained in several ways. {OVER_SEEDS}{left_out}",
         figure=figure,
         data=table,
     )
@@ -122,10 +127,12 @@ def shapes(study: Study) -> Picture:
     plot.set_ylabel("shape: parameters")
     plot.ticklabel_format(axis="x", useOffset=False)
     plot.locator_params(axis="x", nbins=5)  # losses that lie close have long names
+    ended = with_ways(trained_trials(study, ENDED_TRIALS_QUERY))
+    left_out = left_out_text(study, ended[(ended["way"] == way) & ~ended["checkpointing"]])
     return Picture(
         name="shapes",
-        title="Shapes of equal cost, and dearer ones",
-        text=f"All {way}. {OVER_SEEDS}{left_out_text(study)}",
+        title="Shapes of equal cost, and more expensive ones",
+        text=f"All {way}. {OVER_SEEDS}{left_out}",
         figure=figure,
         data=table,
     )

@@ -235,6 +235,19 @@ def test_a_seed_that_diverged_is_told_to_be_left_out(tmp_path: Path, name: str) 
         assert draw(lost).text.endswith(" Left out: 1 training that diverged.")
 
 
+def test_a_training_that_diverged_is_told_where_it_would_have_been_drawn(tmp_path: Path) -> None:
+    """Of another way it is none of the shapes; of a shape that was trained in one way, none of the methods."""
+    rows = [*methods_rows.method_rows(), *SEEDS]
+    other_way = next(row for row in rows if row["config"]["precision"] != SEEDS[0]["config"]["precision"])
+    one_way = methods_rows.method_row("full precision", (184, 4, 2), seed=9)
+    told = {}
+    for name, lost in {"other way": other_way, "one way": one_way}.items():
+        every = [*(row for row in rows if row is not lost), lost | {"valid_loss": None}]
+        study = study_of_trials(tmp_path / name, "methods", every)
+        told[name] = ["diverged" in draw(study).text for draw in (methods_scatter, shapes)]
+    assert told == {"other way": [True, False], "one way": [False, True]}
+
+
 def test_stages_are_drawn_in_seconds_and_in_shares(drawn: Drawn) -> None:
     seconds, shares = (drawn("stages")[0][name] for name in ("stages-bars", "stages"))
     assert seconds.drop(columns="way").sum(axis=1).to_list() == pytest.approx([21.0, 10.5, 5.25])
