@@ -498,7 +498,7 @@ class Settings(SearchFlags):
         except WithoutLoop:
             what = f"'{folder}' is of a training loop of yours"
             if changes.get("plan"):
-                raise invalid("plan", f"{what}, of which nothing is foretold: leave it out") from None
+                raise invalid("plan", f"{what}, which has no plan, as its speed is unknown: leave it out") from None
             train = str(stored.get("train"))
             call = f"call search(Settings.of_study({str(folder)!r}, train={train})) in Python"
             how = f"add --train {train!r}" if os.path.isabs(train) else call

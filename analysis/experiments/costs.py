@@ -34,7 +34,7 @@ from tune.rows import Row, by_batch, stage_seconds
 MEASURED = ("epoch_seconds", "memory_bytes", "paper_bytes")
 TOO_LARGE = ("out of memory", "killed")
 """Ends of batches that do not fit in memory."""
-ENDS = {"largest": (GREEN, "-", "largest that fits"), "foretold": (BLACK, ":", "foretold")}
+ENDS = {"largest": (GREEN, "-", "largest that fits"), "foretold": (BLACK, ":", "predicted")}
 """Figures of the largest batch that are drawn as lines: colour, line style and label."""
 
 

@@ -145,7 +145,7 @@ def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(tm
     assert data["epoch_seconds"].dropna().index.to_list() == [32, 512], "what did not fit has no time"
     shown = {line.get_label(): list(line.get_xdata()) for line in memory.lines}
     assert shown["out of memory"] == [955, 2048]
-    assert shown["largest that fits: 950"] == [950, 950] and shown["foretold: 960"] == [960, 960]
+    assert shown["largest that fits: 950"] == [950, 950] and shown["predicted: 960"] == [960, 960]
 
 
 @pytest.mark.parametrize(("limit", "said"), [(2e9, "memory limit"), (None, "most taken")])
@@ -174,7 +174,7 @@ def test_a_largest_batch_that_is_foretold_to_be_none_is_drawn_as_none(tmp_path: 
     rows = [batch_size_rows.batch(32), batch_size_rows.largest() | {"foretold": 0}]
     _, memory = batch_size(study_of_rows(tmp_path / "x", "batch_size", rows)).figure.axes
     shown = " ".join(str(line.get_label()) for line in memory.lines)
-    assert "largest that fits: 950" in shown and "foretold" not in shown
+    assert "largest that fits: 950" in shown and "predicted" not in shown
 
 
 def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(tmp_path: Path) -> None:

@@ -358,6 +358,6 @@ def run_on_nodes(there: list[dict[str, Any]], function: Callable[..., Any], *arg
     names = ["{NodeManagerHostname} ({NodeManagerAddress}:{NodeManagerPort})".format(**node) for node in there]
     answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_SECONDS)
     if silent := [name for name, each in zip(names, asked, strict=True) if each not in answered]:
-        remedy = "mend the node, or take it out of the cluster"
+        remedy = "repair the node, or take it out of the cluster"
         raise invalid("address", f"{silent[0]} gave no answer within {ANSWER_SECONDS:.0f} s: {remedy}")
     return dict(zip(names, ray.get(asked), strict=True))

@@ -169,7 +169,7 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
         rule = f"{family!r} is not what {experiment.name} is about: write {' or '.join(experiment.families)}"
         raise invalid("families", rule)
     if experiment.work and settings.cores_per_trial > 1:
-        lists = "is of searches and of experiments that train configurations"
+        lists = "applies only to searches and experiments that train configurations"
         raise invalid("cores_per_trial", f"'{settings.cores_per_trial}' {lists}: leave it out")
     if devices.slots < experiment.fewest:
         rule = f"is too few for {experiment.name}, which compares ways to train on several devices"
@@ -273,7 +273,7 @@ def check_same_points(
     began_with = experiment.points(replace(devices, precisions=had), settings)
     if {each.key for each in began_with} != {each.key for each in points}:
         what = f"points follow from the precisions {', '.join(had)}, and here are {', '.join(devices.precisions)}"
-        raise invalid("resume", f"the study's {what}: go on with it where it began, or begin anew")
+        raise invalid("resume", f"the study's {what}: go on with it where it began, or begin again")
 
 
 def groups(points: Sequence[Point]) -> list[list[Point]]:

@@ -103,7 +103,8 @@ def largest(rows: Sequence[Row]) -> Table:
         return Table(title="", columns=(), rows=())
     found, fails = row["largest"], row["fails"]
     small = ", ".join(f"{batch:,}" for batch in row.get("foretold_from", ()))
-    sizes = {"found": found, f"foretold from {small} rows": row.get("foretold"), "by the search's rule": row["by_rule"]}
+    predicted = f"predicted from {small} rows"
+    sizes = {"found": found, predicted: row.get("foretold"), "by the search's rule": row["by_rule"]}
     cells = [
         [what, f"{batch:,}", f"{batch / found - 1:+.1%}" if found and what != "found" else EMPTY_CELL]
         for what, batch in sizes.items() if batch is not None

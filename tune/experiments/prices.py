@@ -117,7 +117,7 @@ def price_lines() -> Iterator[str]:
     for (family, precision, kind), found in _measured.items():
         beside = f"{1e3 * found.once:.1f} ms and {1e3 * found.layer:.1f} ms a layer beside"
         yield (
-            f"prices of {family} in {precision} go by steps measured on a {KINDS[kind]}: {found.flops / 1e9:,.0f} "
+            f"costs of {family} in {precision} follow from steps measured on a {KINDS[kind]}: {found.flops / 1e9:,.0f} "
             f"GFLOP/s, {beside}; half of them lay within {found.spread:.0%}"
         )
 

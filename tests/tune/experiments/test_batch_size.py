@@ -143,7 +143,7 @@ def test_tables_stand_beside_the_published_figures():
 def test_what_is_foretold_stands_beside_what_was_found():
     _, found, _ = BATCH_SIZE.tables(all_rows())
     assert found.title == "The largest batch within 2GB" and found.note == "955 rows do not fit"
-    assert found.rows == [["found", "950", "-"], ["foretold from 32, 128, 512 rows", "960", "+1.1%"],
+    assert found.rows == [["found", "950", "-"], ["predicted from 32, 128, 512 rows", "960", "+1.1%"],
                           ["by the search's rule", "800", "-15.8%"]]  # fmt: skip
     nothing = {"largest": 0, "limit_bytes": float("inf"), "resolved": False}
     assert {row[2] for row in BATCH_SIZE.tables([largest() | nothing])[-2].rows} == {"-"}

@@ -74,7 +74,7 @@ WRONG = {
     "--set: 'context' changes nothing of translation": ["ablation", "--budget", "1h", "--set", "context=512", "--plan"],
     "--set: 'taps=3': the architecture nanogpt has none": ["methods", "--budget", "1h", "--set", "taps=3", "--plan"],
     "--skip-bad-lines: changes nothing of nanogpt": ["stages", "--budget", "1h", "--skip-bad-lines", "--plan"],
-    "--cores-per-trial: '2' is of searches": ["stages", "--budget", "1h", "--cores-per-trial", "2", *HERE],
+    "--cores-per-trial: '2' applies only to searches": ["stages", "--budget", "1h", "--cores-per-trial", "2", *HERE],
 }
 
 
