@@ -122,8 +122,8 @@ def default_text(device: str, seconds: float) -> tuple[str, str]:
     """Return the hub's text that a family with so many device-seconds has where none is named, and a line on it."""
     most = small_text_seconds(device)
     text, side = (HUB_LARGE_TEXT, "above") if seconds > most else (HUB_TEXT, "up to")
-    since = f"the default {side} {whole_text(most)} of a {KINDS[device]} (here {whole_text(seconds)})"
-    return text, f"text {text}, {since}; {flag_of_corpus('text')} names another"
+    since = f"default {side} {whole_text(most)} of a {KINDS[device]} (here {whole_text(seconds)})"
+    return text, f"{text}, {since}; {flag_of_corpus('text')} names another"
 
 
 def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, str]]:

@@ -169,7 +169,7 @@ def test_where_no_text_is_named_it_follows_from_the_cap_alone(hub: Asked) -> Non
     small, large = {text: sha256 for text, sha256, _ in found}.values()
     assert small != large
     for text, _, notes in found:
-        assert any(note.startswith(f"nanogpt: text {text}, the default ") for note in notes)
+        assert any(note.startswith(f"nanogpt: {text}, default ") for note in notes)
     assert hub.offline["by cap"] == found
 
 
