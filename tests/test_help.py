@@ -34,11 +34,13 @@ asked = json.loads(sys.argv.pop(1))
 sys.argv = sys.argv[1:]
 print(json.dumps([[ended(*words) for words in asked], sorted(sys.modules)]))
 """
+ELSEWHERE = "import errno, os, sys; del errno.EREMOTEIO, os.sched_getaffinity; sys.platform = 'darwin'"
+"""Makes the present system one that lacks what only Linux has."""
 
 
-def told(entry: str, folder: Path, *asked: list[str]) -> list[tuple[int, str, str]]:
-    """The code, what is printed and the error of each, where nothing heavy was loaded for them."""
-    words = [sys.executable, "-c", CALL, json.dumps(asked), entry]
+def told(entry: str, folder: Path, *asked: list[str], first: str = "") -> list[tuple[int, str, str]]:
+    """The code, what is printed and the error of each, where nothing heavy was loaded for them. first: code to run."""
+    words = [sys.executable, "-c", first + CALL, json.dumps(asked), entry]
     said = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
     answers, loaded = json.loads(said.stdout)
     assert "tune.cli" in loaded and HEAVY.isdisjoint(loaded)
@@ -56,6 +58,16 @@ def test_help_and_a_wrong_flag(entry: str, repository: Path, tmp_path: Path) -> 
         _, loops, families = (block.partition(":\n")[2] for block in out.split("\n\n")[-3:])
         assert all(f"\n  {flag_name(name)} " in f"\n{loops}" for name in LOOP_ONLY_SETTINGS)
         assert all(f"\n  {flag_name(name)}" in f"\n{families}" for name in FAMILY_ONLY_SETTINGS)
+
+
+def test_another_system_than_linux_gets_help_and_its_search_one_line(repository: Path, tmp_path: Path) -> None:
+    entries = {"tune/run.py": [["--budget", "60s"], ["--budget", "60s", "--plan"]], "analysis/rank.py": []}
+    for entry, asked in entries.items():
+        (code, out, _), *refused = told(str(repository / entry), tmp_path, ["--help"], *asked, first=ELSEWHERE)
+        assert code == 0 and out.startswith("usage: ")
+        for wrong, printed, line in refused:
+            assert (wrong, printed) == (2, "") and line.startswith("this system: 'darwin': a search needs Linux: ")
+            assert line.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
 def test_a_missing_file_and_a_study_that_is_over(repository: Path, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def _folder_typed() -> str:
 
 DISK_ERRNOS = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE,
-    errno.EREMOTEIO,
+    getattr(errno, "EREMOTEIO", errno.EIO),  # only Linux has it
 }  # fmt: skip
 NETWORK_ERRNOS = {errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT}
 """Those of a network disk that is gone, where they are of a file; else of a socket."""

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import Collection, Hashable, Mapping
 from contextlib import suppress
@@ -312,7 +313,10 @@ class Settings(SearchFlags):
 
     def check_files(self) -> None:
         """Check the files that are named, before anything slow is loaded. UserError: one cannot be read, the mirror
-        cannot be written, or workers would import another `tune`."""
+        cannot be written, workers would import another `tune`, or this is not Linux."""
+        if sys.platform != "linux":
+            rule = "a search needs Linux: run it there, or in WSL2; analysis/ reads a study here too"
+            raise UserError(f"this system: {sys.platform!r}: {rule}")
         check_not_hidden("tune", "")  # Ray has the working folder first on its workers' path
         if self.mirror is not None:
             try:
