@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from model.nn.precision import native_precisions
 from model.training.memory import GPU_BYTES
+from tune.errors import UserError
 from tune.flags import AUTO, invalid
 from tune.machine import core_count, cpu_name
 from tune.settings import Settings
@@ -27,6 +29,9 @@ COMPILING = 8
 """Most processes that compile the kernels of a GPU's trial: on an H100 one took 25 s, and twelve 13 s."""
 RAYS_UNIT = 10_000
 """Parts of a device that Ray counts in."""
+CODE = re.compile(r"(sm|compute)_(\d+)")
+"""What code torch has for GPUs: compiled, for those of the same generation from this one on; or PTX, for all later."""
+OTHER_TORCH = "install a torch built for it, or hide it with CUDA_VISIBLE_DEVICES (empty: the search is on CPU cores)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +118,35 @@ class Devices:
 
 
 def find_devices(settings: Settings) -> Devices:
-    """Return this machine's GPUs if there are any, else its CPU cores. UserError: more asked for than there are."""
-    cores, gpus = core_count(), torch.cuda.device_count()
+    """Return this machine's GPUs if there are any, else its CPU cores. UserError: more asked for than there are, or
+    torch cannot use the GPUs."""
+    cores, gpus = core_count(), usable_gpus()
     kind, there = ("cuda", gpus) if gpus else ("cpu", cores)
     return Devices(
         kind=kind, count=settings.slots(there, kind), cores=cores, cores_each=cores_of_trial(settings, kind, there),
         **device_properties(kind),
     )  # fmt: skip
+
+
+def usable_gpus() -> int:
+    """Return how many GPUs torch sees. UserError: it cannot use them, as where the driver is too old, or has no code
+    for one."""
+    if not torch.cuda.device_count():  # NVIDIA's library counts, whatever torch can use
+        return 0
+    try:
+        torch.cuda.init()  # as reading properties does: no context is made
+    except (RuntimeError, torch.cuda.DeferredCudaCallError) as error:
+        why = str(error).partition("\n")[0]
+        raise UserError(f"GPU: torch cannot use it ({why}): update the driver, or {OTHER_TORCH}") from None
+    codes = [(kind, int(number)) for kind, number in CODE.findall(" ".join(torch.cuda.get_arch_list()))]
+    for gpu in range(gpus := torch.cuda.device_count()):
+        major, minor = torch.cuda.get_device_capability(gpu)
+        if codes and not any(
+            number <= 10 * major + minor and (number // 10 == major or kind == "compute") for kind, number in codes
+        ):
+            rule = f"torch {torch.__version__} has no code for its compute capability {major}.{minor}"
+            raise UserError(f"GPU: {torch.cuda.get_device_name(gpu)!r}: {rule}: {OTHER_TORCH}")
+    return gpus
 
 
 def device_properties(kind: str) -> dict[str, Any]:

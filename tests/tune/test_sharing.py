@@ -9,6 +9,7 @@ import re
 import runpy
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from tests.soak.search import Search
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
-from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices
+from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices, usable_gpus
+from tune.errors import UserError
 from tune.experiments.base import make_experiment_context
 from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.experiment_settings import ExperimentSettings
@@ -182,7 +184,7 @@ def test_more_trials_than_cores_are_refused_unless_oversubscribed() -> None:
 
 def test_a_gpu_is_never_two_but_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of Ray's processes has a whole one of its own, or one that is not there."""
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("tune.devices.usable_gpus", lambda: 1)
     monkeypatch.setattr("tune.devices.device_properties", lambda kind: {"model": kind, "precisions": ("fp32",)})
     asked = Settings(budget=3600.0, devices=2, oversubscribe=True)
     assert find_devices(replace(asked, plan=True)).gpus == 2
@@ -208,3 +210,42 @@ def test_a_soak_ends_with_the_traceback_of_its_search(tmp_path: Path) -> None:
     (script := tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         Search(Observer(), script=(script,)).finish()
+
+
+def refuse(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("driver too old\nupdate"), torch.cuda.DeferredCudaCallError("driver too old\nwhere")]
+)
+def test_a_gpu_that_is_seen_and_cannot_be_used_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.init", lambda: refuse(error))
+    with pytest.raises(UserError, match=r"^GPU: torch cannot use it \(driver too old\): [^\n]+$"):
+        find_devices(Settings(budget=3600.0))
+
+
+@pytest.mark.parametrize(
+    ("codes", "capability", "serves"),
+    [
+        ("sm_75 sm_80 sm_90", (8, 0), True), ("sm_75 sm_80 sm_90", (8, 9), True),
+        ("sm_75 sm_80 sm_90a", (9, 0), True), ("sm_75 sm_80 sm_90", (6, 1), False),
+        ("sm_75 sm_86", (8, 0), False), ("sm_80 sm_90", (12, 0), False),
+        ("sm_80 compute_90", (12, 0), True), ("sm_80 compute_90", (7, 5), False),
+        ("gfx90a gfx942", (9, 0), True), ("", (3, 5), True),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_torch_has_no_code_for_is_one_line(
+    codes: str, capability: tuple[int, int], serves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled code serves its own generation from its number on, PTX all later ones; of AMD's nothing is known."""
+    gpu = {
+        "device_count": lambda: 1, "init": lambda: None, "get_arch_list": codes.split,
+        "get_device_capability": lambda _: capability, "get_device_name": lambda _: "Old GPU",
+    }  # fmt: skip
+    for name, function in gpu.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    why = rf"^GPU: 'Old GPU': torch \S+ has no code for its compute capability {'.'.join(map(str, capability))}: \w"
+    with nullcontext() if serves else pytest.raises(UserError, match=why):
+        assert usable_gpus() == 1
