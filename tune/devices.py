@@ -122,9 +122,10 @@ def find_devices(settings: Settings) -> Devices:
     torch cannot use the GPUs."""
     cores, gpus = core_count(), usable_gpus()
     kind, there = ("cuda", gpus) if gpus else ("cpu", cores)
+    count = settings.slots(there, kind)
     return Devices(
-        kind=kind, count=settings.slots(there, kind), cores=cores, cores_each=cores_of_trial(settings, kind, there),
-        **device_properties(kind),
+        kind=kind, count=count, cores=cores, cores_each=cores_of_trial(settings, kind, there),
+        **device_properties(kind, min(count, there)),
     )  # fmt: skip
 
 
@@ -149,16 +150,20 @@ def usable_gpus() -> int:
     return gpus
 
 
-def device_properties(kind: str) -> dict[str, Any]:
-    """Return what this machine says of its devices as fields of Devices: model, processor, precisions, memory_bytes,
-    mps."""
+def device_properties(kind: str, count: int | None = None) -> dict[str, Any]:
+    """Return what this machine says of its first so many devices (None: all) as fields of Devices: model, processor,
+    precisions, memory_bytes, mps."""
     if kind == "cpu":
-        model, processor, memory_bytes = f"CPU core ({platform.machine()})", cpu_name(), None
-    else:
-        gpu = torch.cuda.get_device_properties(0)
-        model, processor, memory_bytes = gpu.name, gpu.name, int(gpu.total_memory)
-    told = {"model": model, "processor": processor, "memory_bytes": memory_bytes}
-    return told | {"precisions": native_precisions(kind), "mps": kind == "cuda" and MPS.exists()}
+        told = {"model": f"CPU core ({platform.machine()})", "processor": cpu_name(), "memory_bytes": None}
+        return told | {"precisions": native_precisions(kind), "mps": False}
+    gpus = range(torch.cuda.device_count() if count is None else count)
+    properties = [torch.cuda.get_device_properties(gpu) for gpu in gpus]
+    first, *others = (native_precisions(f"cuda:{gpu}") for gpu in gpus)
+    model = " or ".join(sorted({each.name for each in properties}))
+    return {
+        "model": model, "processor": model, "memory_bytes": min(int(each.total_memory) for each in properties),
+        "precisions": tuple(name for name in first if all(name in each for each in others)), "mps": MPS.exists(),
+    }  # fmt: skip
 
 
 def cores_of_trial(settings: Settings, kind: str, available: int) -> int:

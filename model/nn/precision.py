@@ -182,13 +182,14 @@ def use_processor_facts(known: Mapping[str, Any]) -> None:
 
 def native_precisions(device: torch.device | str) -> tuple[str, ...]:
     """Return the precisions that a device does natively and fast, each under one name (on a CPU tf32 is fp32)."""
-    return _native(torch.device(device).type)
+    place = torch.device(device)
+    return _native(place.type, place.index)
 
 
 @functools.cache
-def _native(kind: str) -> tuple[str, ...]:
+def _native(kind: str, index: int | None) -> tuple[str, ...]:
     if kind == "cuda":
-        major = torch.cuda.get_device_capability()[0]
+        major = torch.cuda.get_device_capability(index)[0]
         return ("fp32", *(("tf32", "bf16") if major >= 8 else ()), *(("fp16",) if major >= 7 else ()))
     told: tuple[str, ...] | None = _TOLD.get("native")
     return told or ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))

@@ -12,12 +12,14 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from analysis.spending import spending
 from analysis.study import open_study
+from model.nn.precision import use_processor_facts
 from tests.cuda.fake_cuda import CUDA, fake_cuda
 from tests.soak.cap import PRETENDED
 from tests.soak.observer import Observer
@@ -25,7 +27,7 @@ from tests.soak.search import Search
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
-from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices, usable_gpus
+from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, device_properties, find_devices, usable_gpus
 from tune.errors import UserError
 from tune.experiments.base import make_experiment_context
 from tune.experiments.catalogue import EXPERIMENTS
@@ -185,7 +187,7 @@ def test_more_trials_than_cores_are_refused_unless_oversubscribed() -> None:
 def test_a_gpu_is_never_two_but_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of Ray's processes has a whole one of its own, or one that is not there."""
     monkeypatch.setattr("tune.devices.usable_gpus", lambda: 1)
-    monkeypatch.setattr("tune.devices.device_properties", lambda kind: {"model": kind, "precisions": ("fp32",)})
+    monkeypatch.setattr("tune.devices.device_properties", lambda *_: {"model": "GPU", "precisions": ("fp32",)})
     asked = Settings(budget=3600.0, devices=2, oversubscribe=True)
     assert find_devices(replace(asked, plan=True)).gpus == 2
     for settings in (asked, replace(asked, oversubscribe=False)):
@@ -210,6 +212,28 @@ def test_a_soak_ends_with_the_traceback_of_its_search(tmp_path: Path) -> None:
     (script := tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         Search(Observer(), script=(script,)).finish()
+
+
+def test_gpus_of_two_kinds_are_named_both_and_a_trial_is_one_that_either_can_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a cluster; of fewer devices than there are, those count that Ray would take."""
+    cards = [
+        SimpleNamespace(name="New", total_memory=80 * 10**9, major=9, minor=0),
+        SimpleNamespace(name="Old", total_memory=16 * 10**9, major=7, minor=5),
+    ]
+    monkeypatch.setattr("tune.devices.usable_gpus", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: cards[gpu])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: (cards[gpu].major, cards[gpu].minor))
+    use_processor_facts({})
+    both, one = (find_devices(Settings(budget=3600.0, devices=devices)) for devices in (None, 1))
+    assert (both.count, both.model, both.processor, both.memory_bytes) == (2, "New or Old", "New or Old", 16 * 10**9)
+    assert both.precisions == ("fp32", "fp16")
+    assert (one.count, one.model, one.memory_bytes) == (1, "New", 80 * 10**9)
+    assert one.precisions == ("fp32", "tf32", "bf16", "fp16")
+    assert device_properties("cuda").items() <= vars(both).items()
+    use_processor_facts({})
 
 
 def refuse(error: Exception) -> None:
