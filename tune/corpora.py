@@ -32,7 +32,7 @@ from model.families import FAMILIES
 from tune.errors import UserError, error_text
 from tune.flags import BUILTIN, flag_name
 from tune.recipe import small_text_seconds
-from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS
+from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS, MOST_TOY_SECONDS
 from tune.settings import Settings
 from tune.units import whole_text
 
@@ -65,7 +65,8 @@ def flag_of_corpus(kind: str) -> str:
 
 
 def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
-    """Load what the families learn from. UserError: a corpus that was named cannot be used.
+    """Load what the families learn from. UserError: a corpus that was named cannot be used, or where none was, none can
+    be had and the cap is more than a smoke test takes.
 
     device: the kind of a search's devices: where no text is named, the default one depends on what the cap can train.
     None: an experiment, whose trainings do not depend on the cap.
@@ -84,6 +85,8 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     because = {kind: "no other corpus was named" for kind, value in named.items() if value == BUILTIN}
     if unnamed:
         found, why_not = load_from_hub({kind: from_hub[kind] for kind in unnamed})
+        if device and why_not and settings.budget > MOST_TOY_SECONDS:
+            raise toy_error(why_not)
         data |= found
         because |= why_not
         if device and "text" in found:
@@ -116,6 +119,15 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
         data=data,
         notes=notes,
     )
+
+
+def toy_error(why_not: Mapping[str, str]) -> UserError:
+    """Return the error that says why texts cannot be had, by kind, that a cap of this size is not searched without."""
+    why = next(iter(why_not.values()))
+    flags = " and ".join(flag_of_corpus(kind) for kind, each in why_not.items() if each == why)
+    rule = f"the builtin toy corpus, only a smoke test, gets at most {whole_text(MOST_TOY_SECONDS)} unasked"
+    remedy = "name a file, write builtin, or run with --plan first where the hub can be reached, which keeps it"
+    return UserError(f"{flags}: {why.removeprefix(f'{flags}: ')}; {rule}: {remedy}")
 
 
 def default_text(device: str, seconds: float) -> tuple[str, str]:

@@ -49,6 +49,9 @@ HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
 HUB_TEXT = "hub:karpathy/tiny_shakespeare"
 HUB_LARGE_TEXT = "hub:Salesforce/wikitext:wikitext-103-raw-v1"
 SMALL_TEXT_SERVES = " or ".join(f"{whole_text(small_text_seconds(kind))} of a {name}" for kind, name in KINDS.items())
+MOST_TOY_SECONDS = 3600.0
+"""Largest cap whose search takes the toy corpora unasked, as a smoke test: what wins on them is worth no more."""
+TOY_SERVES = f"builtin where the hub cannot be reached and the cap is at most {whole_text(MOST_TOY_SECONDS)}"
 
 TIME: dict[str, Any] = {"form": "TIME", "parse": parse_duration, "show": duration_text}
 NUMBER_OF: dict[str, Any] = {"form": "N", "parse": int}
@@ -216,13 +219,13 @@ class SearchFlags(Flags):
     )
     translation_corpus: Path | str | None = flag_field(
         "pairs: a file of lines source<TAB>target, a dataset of the Hugging Face hub, or builtin: a small grammar, "
-        f"good for a smoke test (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)",
+        f"good for a smoke test (default: {HUB_PAIRS}, or {TOY_SERVES})",
         default=None, **CORPUS,
     )  # fmt: skip
     text_corpus: Path | str | None = flag_field(
         "text for nanogpt: a file, a dataset of the Hugging Face hub, or builtin: Python's standard library, good "
         f"for a smoke test (default: {HUB_TEXT} for a family with at most {SMALL_TEXT_SERVES}, else "
-        f"{HUB_LARGE_TEXT}; builtin where the hub cannot be reached)",
+        f"{HUB_LARGE_TEXT}; {TOY_SERVES})",
         default=None, **CORPUS,
     )  # fmt: skip
     own_corpus: Path | str | None = flag_field(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,31 @@ def test_where_the_hub_cannot_be_reached_the_builtin_texts_serve_and_one_line_sa
     assert note.endswith("a smoke test; name a file with --translation-corpus and --text-corpus")
     assert "\n" not in note
     assert found.settings.translation_corpus == found.settings.text_corpus == BUILTIN
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_without_the_hub_no_cap_of_more_than_an_hour_goes_into_a_toy_corpus_that_nobody_asked_for(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour does, as a smoke test, and an experiment, whose trainings do not depend on the cap."""
+    monkeypatch.setattr("model.data.toy_corpus.PAIRS", 6000)
+    large = Settings(budget="64h")
+    both = "--translation-corpus and --text-corpus: the Hugging Face hub cannot be reached"
+    with pytest.raises(UserError, match=rf"^{both} \([^\n]*: name a file, write builtin, or [^\n]*$"):
+        load_corpora(large, device)
+    with pytest.raises(UserError, match=r"^--text-corpus: the Hugging Face hub cannot be reached"):
+        load_corpora(replace(large, translation_corpus=BUILTIN), device)
+    named = replace(large, translation_corpus=BUILTIN, text_corpus=BUILTIN)
+    for settings, kind in ((named, device), (Settings(budget="1h"), device), (large, None)):
+        assert all(corpus.builtin for corpus in load_corpora(settings, kind).data.values())
+
+
+def test_a_dataset_that_cannot_serve_a_large_cap_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = {"text": "--text-corpus: 'hub:a/b' cannot be loaded"}
+    monkeypatch.setattr(tune.corpora, "load_from_hub", lambda _: ({}, why))
+    with pytest.raises(UserError, match=r"^--text-corpus: 'hub:a/b' cannot be loaded; ") as refused:
+        load_corpora(Settings(budget="64h", families="nanogpt"), "cpu")
+    assert str(refused.value).count("--text-corpus") == 1
 
 
 def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_named(
