@@ -183,13 +183,15 @@ def temp_root() -> Path:
 
 
 def usable_temp_root() -> Path:
-    """Return what `temp_root` does. UserError: no file can be made there."""
+    """Return what `temp_root` does. UserError: no file can be made there, or none can be locked."""
+    root = Path()  # where no folder takes temporary files, temp_root finds none
     try:
-        tempfile.TemporaryFile(dir=(root := temp_root())).close()
+        root = temp_root()
+        with tempfile.TemporaryFile(dir=root) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
     except OSError as error:
-        name = "RAY_TMPDIR" if os.environ.get("RAY_TMPDIR") else "TMPDIR"
-        what = f"'{os.environ.get(name, '')}' takes no files ({error.strerror})"
-        raise UserError(f"{name}: {what}: name a folder that does, or leave it out") from None
+        remedy = f"name a folder of at most {LONGEST} bytes that takes files and locks"
+        raise UserError(f"RAY_TMPDIR: '{root}' cannot be used ({error.strerror}): {remedy}") from None
     return root
 
 

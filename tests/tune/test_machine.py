@@ -3,6 +3,7 @@ where a SIGKILL left it and nowhere else.
 """
 
 import errno
+import fcntl
 import gc
 import os
 import shutil
@@ -20,7 +21,14 @@ import pytest
 from tests.conftest import small_files
 from tune import machine
 from tune.errors import UserError, is_disk_error
-from tune.machine import LONGEST, PREFIX, core_count, excluded_from_gc, private_folder, write_folder_whole
+from tune.machine import (
+    LONGEST,
+    PREFIX,
+    core_count,
+    excluded_from_gc,
+    private_folder,
+    write_folder_whole,
+)
 
 HOLD = "from tune.machine import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
 
@@ -85,6 +93,7 @@ def test_what_a_killed_process_left_is_swept_and_what_is_in_use_or_a_strangers_i
 
 def test_sockets_have_room_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux takes 107 bytes; where the usual place has too long a name it is /tmp."""
+    assert f"at most {LONGEST} bytes" in (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
     for name in (LONGEST, LONGEST + 1):
         monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (name - 1))
         folder = machine.temp_root() / f"{PREFIX}12345678"
@@ -93,9 +102,29 @@ def test_sockets_have_room_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (folder.parent == Path("/tmp")) == (name > LONGEST)
 
 
-def test_a_place_that_takes_no_files_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lacking", [(tempfile, "TemporaryFile"), (fcntl, "flock")], ids=["files", "locks"])
+@pytest.mark.parametrize("length", [None, LONGEST + 1])
+def test_a_place_that_takes_no_files_or_no_locks_is_one_line_that_names_the_place_that_was_tried(
+    lacking: tuple[object, str], length: int | None, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is /tmp where the one that was named is too long for sockets."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "none to have")
+
+    if length is not None:
+        monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (length - 1))
+    monkeypatch.setattr(*lacking, refuse)
+    tried = place if length is None else "/tmp"
+    rule = rf"cannot be used \(none to have\): name a folder of at most {LONGEST} bytes that takes files and locks"
+    with pytest.raises(UserError, match=f"^RAY_TMPDIR: '{tried}' {rule}$"):
+        private_folder().__enter__()
+    assert not list(place.iterdir())
+
+
+def test_a_place_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", "/proc/no")
-    with pytest.raises(UserError, match=r"^RAY_TMPDIR: '/proc/no' takes no files \(No such file or directory\): name"):
+    with pytest.raises(UserError, match=r"^RAY_TMPDIR: '/proc/no' cannot be used \(No such file or directory\): name"):
         private_folder().__enter__()
 
 

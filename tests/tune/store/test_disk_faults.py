@@ -71,7 +71,7 @@ def test_where_ray_has_no_place_for_its_files_nothing_is_written(
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", "/proc/no")
     assert cli.main(Settings, FLAGS) == 2 and not study.exists()
-    assert capsys.readouterr().err.startswith("RAY_TMPDIR: '/proc/no' takes no files (No such file or directory): ")
+    assert capsys.readouterr().err.startswith("RAY_TMPDIR: '/proc/no' cannot be used (No such file or directory): ")
 
 
 @pytest.mark.parametrize(
