@@ -238,17 +238,18 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
     return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
 
 
-def _locked(folder: Path) -> int:
-    """Lock a study's folder until the returned file descriptor is closed. UserError: another run holds the lock, or the
-    folder is read-only."""
+def _locked(folder: Path, flag: str) -> int:
+    """Lock a study's folder until the returned file descriptor is closed. flag: what named it. UserError: another run
+    holds the lock, or the folder is read-only, or on a disk without locks."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(f"--resume: {str(folder)!r} is in use by another run: wait for it to end, or end it") from None
+        raise UserError(f"{flag}: {str(folder)!r} is in use by another run: wait for it to end, or end it") from None
     except OSError as error:
-        remedy = "make it writable, or copy it to where you may write"
-        raise UserError(f"--resume: {str(folder)!r} cannot be written ({error.strerror}): {remedy}") from None
+        remedy = "make it writable, or copy it to a local disk" if flag == "--resume" else "name one on a local disk"
+        rule = f"cannot be written and locked ({error.strerror}), as its journal must be"
+        raise UserError(f"{flag}: {str(folder)!r} {rule}: {remedy}") from None
     return lock
 
 
@@ -266,7 +267,7 @@ class Journal:
         with ExitStack() as held:
             file = ":memory:" if folder is None else folder / JOURNAL_FILE
             if folder is not None:
-                held.callback(os.close, _locked(folder))
+                held.callback(os.close, _locked(folder, "--out" if new else "--resume"))
                 if not new and not (folder / JOURNAL_FILE).is_file() and (folder / "checkpoints").exists():
                     raise UserError(f"--resume: {str(folder)!r} holds no {JOURNAL_FILE}: name the folder of a study")
             self._db = held.enter_context(closing(sqlite3.connect(file, timeout=1, isolation_level=None)))

@@ -1,5 +1,6 @@
 """The journal's laws: all or nothing, one writer, readable while it is written."""
 
+import errno
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tune.errors import UserError
 from tune.reports import Value
 from tune.store.journal import JOURNAL_FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
 
@@ -85,6 +87,20 @@ def test_an_error_leaves_no_lock(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="damaged"):
             Journal(tmp_path, new=False)
     assert kept.tb is not None
+
+
+def test_a_disk_without_locks_is_told_by_the_flag_that_named_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    Journal(tmp_path, new=True).close()
+    monkeypatch.setattr("fcntl.flock", refuse)
+    for new, flag, remedy in ((True, "--out", "name one"), (False, "--resume", "make it writable, or copy it")):
+        rule = rf"'{tmp_path}' cannot be written and locked \(No locks available\), .*: {remedy}"
+        with pytest.raises(UserError, match=f"^{flag}: {rule}"):
+            Journal(tmp_path, new=new)
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0, 20 * 3600.0, 1e9])
@@ -207,5 +223,5 @@ def test_a_finished_study_is_read_in_a_folder_that_is_read_only(read_only: Path,
     count, over, code, refused = said.stdout.splitlines()
     assert (count, code) == ("1", "0")
     assert over.startswith(f"{read_only}: it is over: spent 58.2s of 1m; a larger --budget goes on")
-    assert "cannot be written" in refused
+    assert refused.startswith(f"--resume: {str(read_only)!r} cannot be written and locked (")
     assert sorted(read_only.iterdir()) == there
