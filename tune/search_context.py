@@ -192,7 +192,8 @@ def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
     compiles = devices.kind == "cpu" and any(FAMILIES[name].compiles for name in spaces) and not settings.address
     if compiles and (lacking := missing_for_compiling()):
         slow = "steps are not compiled, so long trainings are up to 1.4 times slower"
-        notes.append(f"no {lacking}: {slow}; install g++ and python3-dev")
+        what, remedy = lacking
+        notes.append(f"no {what}: {slow}; {remedy}")
     limits = [limit for limit in (asked, devices.trial_bytes) if limit is not None]
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)

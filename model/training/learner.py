@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +51,19 @@ class Step:
     tokens: int
 
 
-def missing_for_compiling() -> str | None:
-    """Return what torch.compile lacks on a CPU of this machine, where without it it takes as long, and fails."""
+def missing_for_compiling() -> tuple[str, str] | None:
+    """Return what torch.compile lacks on a CPU of this machine, where without it it takes as long, and fails; and what
+    to do about that."""
+    packages = "install g++ and python3-dev"
     if shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
-        return compiler or "CXX"  # which is empty
-    headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")  # where torch looks, on Debian too
-    return None if headers.exists() else "Python headers"
+        return compiler or "CXX", packages  # which is empty
+    if not Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").exists():  # where torch looks, on Debian too
+        return "Python headers", packages
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())).absolute()  # as torch finds it
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
+    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+        return f"code may be run in '{folder}' (noexec)", "name another folder by TORCHINDUCTOR_CACHE_DIR"
+    return None
 
 
 class Learner:

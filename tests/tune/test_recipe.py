@@ -4,8 +4,10 @@ what was tuned there.
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from model.config import OF_ARCHITECTURE, RECIPES, Config, model_config
 from model.cost.estimates import flops_per_token
 from model.families import FAMILIES
+from model.training.learner import missing_for_compiling
 from tests.tune.test_registry import CORE
 from tune.assembly import frame_of, make_engine, shortest_rung
 from tune.dry_run import make_plan, plan_lines
@@ -282,6 +285,18 @@ def test_a_search_says_what_is_missing_to_compile_steps_on_this_machine(
     monkeypatch.setenv("CXX", compiler)
     notes = make_search_context(replace(asked, address=address), CORE).notes
     assert any(note.startswith(f"no {compiler or 'CXX'}: ") for note in notes) is said
+
+
+def test_a_search_says_where_no_compiled_code_may_be_run_and_that_another_folder_serves(
+    asked: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if missing_for_compiling():
+        pytest.skip("nothing is compiled here")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    (note,) = (each for each in make_search_context(asked, CORE).notes if "not compiled" in each)
+    assert note.startswith(f"no code may be run in '{tmp_path}' (noexec): ")
+    assert note.endswith("; name another folder by TORCHINDUCTOR_CACHE_DIR")
 
 
 def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(

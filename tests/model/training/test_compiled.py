@@ -1,5 +1,6 @@
 """A compiled step learns what an eager one does."""
 
+import os
 import shutil
 import sys
 import sysconfig
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -41,16 +43,23 @@ def test_a_compiled_step_learns_what_an_eager_one_does_and_leaves_the_dropout_ma
     assert torch.equal(_pool(0.1, torch.float32), before)
 
 
-def test_it_is_tried_only_where_a_compiler_and_pythons_headers_are(
+def test_it_is_tried_only_where_a_compiler_and_pythons_headers_are_and_what_is_compiled_may_run(
     small_text: Config, text_data: TextData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many systems have g++ without the headers, and it takes long to fail."""
+    """Many systems have g++ without the headers, and it takes long to fail, as it does where torch's folder, which may
+    not be there yet, is on a disk that runs no programs."""
     learner, lacking = Learner(small_text, text_data, torch.device("cpu")), str(tmp_path / "none")
     with_headers = str(HEADERS.parent)
     for compiler, headers in ((sys.executable, with_headers), (sys.executable, lacking), (lacking, with_headers)):
         monkeypatch.setenv("CXX", compiler)
         monkeypatch.setattr(sysconfig, "get_path", lambda name, *_, headers=headers: headers)
         assert learner.can_compile() == (lacking not in (compiler, headers))
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    for flags in (0, os.ST_NOEXEC):
+        there = {tmp_path: SimpleNamespace(f_flag=flags)}
+        monkeypatch.setattr(os, "statvfs", there.__getitem__)
+        assert learner.can_compile() == (not flags)
 
 
 def test_what_could_not_be_compiled_is_not_tried_again_in_this_process(
