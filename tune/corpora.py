@@ -143,17 +143,18 @@ def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, 
     rest."""
     names = {kind: HubName.parse(text, flag_of_corpus(kind)) for kind, text in texts.items()}
     answers = fetch_dataset_infos([name.repository for name in names.values()], ASK_SECONDS)
-    out_of_reach = [
-        kind for kind, name in names.items()
-        if unreachable(answers[name.repository])
-        and find_prepared(_source(kind, name.text), None) is None
-        and not cached(name)
-    ]  # fmt: skip
-    because = {}
+    out_of_reach, because = [], dict[str, str]()
+    for kind, name in names.items():
+        if unreachable(answers[name.repository]) and find_prepared(_source(kind, name.text), None) is None:
+            try:
+                if cached(name) is None:
+                    out_of_reach.append(kind)
+            except UserError as error:
+                because[kind] = str(error)
     if out_of_reach:
         why = reason(answers[names[out_of_reach[0]].repository])
         rule = f"the Hugging Face hub cannot be reached ({why}) and nothing of it is cached"
-        because = dict.fromkeys(out_of_reach, rule)
+        because |= dict.fromkeys(out_of_reach, rule)
     data = {}
     for kind in [kind for kind in texts if kind not in because]:
         try:

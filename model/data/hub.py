@@ -11,7 +11,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -146,7 +146,8 @@ def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
 
 
 def cached(name: HubName) -> "DatasetDict | None":
-    """Return what this machine's cache has of a dataset since it was last loaded; None: nothing."""
+    """Return what this machine's cache has of a dataset since it was last loaded; None: nothing. UserError: it has, but
+    that cannot be opened, as where the cache is read-only: the library locks what it opens."""
     import huggingface_hub
 
     folder = os.environ.get("HF_DATASETS_CACHE") or Path(huggingface_hub.constants.HF_HOME, "datasets")
@@ -155,14 +156,18 @@ def cached(name: HubName) -> "DatasetDict | None":
     from datasets.packaged_modules.cache.cache import Cache
 
     _hush()
-    with suppress(ValueError, OSError):
+    try:
         builder = Cache(
             dataset_name=name.repository.partition("/")[2], repo_id=name.repository, config_name=name.config,
             version="auto", hash="auto",
         )  # fmt: skip
         found: Any = builder.as_dataset()
-        return found
-    return None
+    except (ValueError, FileNotFoundError):
+        return None
+    except OSError as error:
+        remedy = "make HF_DATASETS_CACHE, else HF_HOME, a folder that you may write to, or name a file"
+        raise name.refused(f"cannot be opened in this machine's cache ({reason(error)}): {remedy}") from error
+    return found
 
 
 def reason(error: Exception) -> str:

@@ -12,6 +12,7 @@ import pytest
 import tune.corpora
 from model.data.corpus import LONGEST_CHARACTERS
 from model.data.dataset import OwnData
+from model.data.hub import HubName
 from model.families import FAMILIES, Family
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
 from tune.corpora import ASK_SECONDS, load_corpora, load_corpus
@@ -134,6 +135,15 @@ def test_a_dataset_that_cannot_serve_a_large_cap_is_named_once(monkeypatch: pyte
     with pytest.raises(UserError, match=r"^--text-corpus: 'hub:a/b' cannot be loaded; ") as refused:
         load_corpora(Settings(budget="64h", families="nanogpt"), "cpu")
     assert str(refused.value).count("--text-corpus") == 1
+
+
+def test_a_cache_that_cannot_be_opened_is_the_reason_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: HubName) -> None:
+        raise name.refused("cannot be opened")
+
+    monkeypatch.setattr(tune.corpora, "cached", refuse)
+    (note,) = load_corpora(Settings(budget="1h", families="nanogpt"), "cpu").notes
+    assert note.startswith(f"nanogpt: --text-corpus: {HUB_LARGE_TEXT!r} cannot be opened: using the builtin toy corpus")
 
 
 def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_named(

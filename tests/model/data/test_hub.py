@@ -2,14 +2,16 @@
 
 import re
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
 
-from model.data.hub import HubName, fetch_dataset_infos
+from model.data.hub import HubName, cached, fetch_dataset_infos, open_splits
 from tests.model.stand_in import NOWHERE, SAID, ask_python, fill, pairs, serving
+from tune.errors import UserError
 
 LOAD = """
 import json, sys, time
@@ -89,6 +91,31 @@ def test_where_the_hub_is_gone_the_cache_serves_the_same_and_nothing_else(folder
     assert kept == [online[name] for name in NAMES[:2]]
     for refusal in (never_loaded, unknown):
         assert "cannot be reached (ConnectError" in refusal and "nothing of it is cached: try again later" in refusal
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")])
+def test_a_cache_that_cannot_be_opened_is_not_taken_for_an_empty_one(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that others own, in which `datasets` may lock nothing."""
+    from datasets.packaged_modules.cache import cache
+
+    raised: list[Exception] = [error]
+
+    class Cache:
+        def __init__(self, **_: object) -> None:
+            raise raised[0]
+
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "Cache", Cache)
+    name = HubName.parse("hub:a/b", "--corpus")
+    for ask in (cached, partial(open_splits, answer=TimeoutError())):
+        with pytest.raises(
+            UserError, match=rf"^--corpus: 'hub:a/b' cannot be opened in .* \(.*{error.strerror}\): make"
+        ):
+            ask(name)
+    for raised[0] in (ValueError("not cached"), FileNotFoundError()):
+        assert cached(name) is None
 
 
 def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
