@@ -35,13 +35,16 @@ READY = "RATION_READY"
 """Environment variable with a folder in which a worker leaves a file once it has imported what trials need."""
 
 
-def cpu_name() -> str:
-    """Return the processor's model, or its architecture where the system does not tell the model."""
+def cpu_name(proc: Path = PROC) -> str:
+    """Return the processor's model; on ARM, where the system does not tell it, the architecture with the numbers of
+    maker and part, of each kind of core; else the architecture."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = [line.partition(":") for line in (proc / "cpuinfo").read_text(errors="replace").splitlines()]
     except OSError:
         return platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    told = [(name.strip(), value.strip()) for name, _, value in lines]
+    numbers = dict.fromkeys(value for name, value in told if name in ("CPU implementer", "CPU part"))
+    return next((value for name, value in told if name == "model name"), " ".join([platform.machine(), *numbers]))
 
 
 def core_count(cgroup: Path = CGROUP) -> int:

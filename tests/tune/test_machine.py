@@ -25,6 +25,7 @@ from tune.machine import (
     LONGEST,
     PREFIX,
     core_count,
+    cpu_name,
     excluded_from_gc,
     private_folder,
     write_folder_whole,
@@ -60,6 +61,28 @@ def test_a_container_has_the_cores_that_it_is_given_the_time_of(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert core_count(tmp_path) == cores
+
+
+ARM = "processor\t: {}\nCPU implementer\t: {}\nCPU architecture: 8\nCPU part\t: {}\n\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nCPU part\t: 0x1\n", "Some CPU @ 2.0GHz"),
+        (ARM.format(0, "0x41", "0xd0c") + ARM.format(1, "0x41", "0xd0c"), "arch 0x41 0xd0c"),
+        (ARM.format(0, "0x41", "0xd4f") + ARM.format(1, "0x41", "0xd4f"), "arch 0x41 0xd4f"),
+        (ARM.format(0, "0x41", "0xd05") + ARM.format(1, "0x41", "0xd0b"), "arch 0x41 0xd05 0xd0b"),
+        ("processor\t: 0\n", "arch"), (None, "arch"),
+    ],
+)  # fmt: skip
+def test_processors_of_two_kinds_have_two_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, name: str
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "arch")
+    if told is not None:
+        (tmp_path / "cpuinfo").write_text(told)
+    assert cpu_name(tmp_path) == name
 
 
 def test_it_is_closed_to_others_and_gone_afterwards(place: Path) -> None:
