@@ -129,7 +129,7 @@ def lives(observer: Observer, tmp_path_factory: pytest.TempPathFactory) -> tuple
         else:
             search.interrupt()
         if end == "at once":
-            search.wait_for("ends in order")
+            assert search.wait_for("ending in order"), search.printed
             search.tell(signal.SIGTERM)
         code = search.finish()
         (last,) = rows(study, "SELECT trial, steps FROM reports ORDER BY report DESC LIMIT 1")
