@@ -86,7 +86,7 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     if unnamed:
         found, why_not = load_from_hub({kind: from_hub[kind] for kind in unnamed})
         if device and why_not and settings.budget > MOST_TOY_SECONDS:
-            raise toy_error(why_not)
+            raise toy_error(why_not, from_hub)
         data |= found
         because |= why_not
         if device and "text" in found:
@@ -121,12 +121,14 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     )
 
 
-def toy_error(why_not: Mapping[str, str]) -> UserError:
-    """Return the error that says why texts cannot be had, by kind, that a cap of this size is not searched without."""
+def toy_error(why_not: Mapping[str, str], from_hub: Mapping[str, str]) -> UserError:
+    """Return the error that says why texts of the hub cannot be had, by kind, that a cap of this size is not searched
+    without."""
     why = next(iter(why_not.values()))
-    flags = " and ".join(flag_of_corpus(kind) for kind, each in why_not.items() if each == why)
+    missing = [kind for kind, each in why_not.items() if each == why]
+    flags, texts = " and ".join(map(flag_of_corpus, missing)), " and ".join(from_hub[kind] for kind in missing)
     rule = f"the builtin toy corpus, only a smoke test, gets at most {whole_text(MOST_TOY_SECONDS)} unasked"
-    remedy = "name a file, write builtin, or run with --plan first where the hub can be reached, which keeps it"
+    remedy = f"name a file, write builtin, or name {texts} in a --plan where the hub can be reached, which keeps it"
     return UserError(f"{flags}: {why.removeprefix(f'{flags}: ')}; {rule}: {remedy}")
 
 

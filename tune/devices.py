@@ -130,8 +130,7 @@ def find_devices(settings: Settings) -> Devices:
 
 
 def usable_gpus() -> int:
-    """Return how many GPUs torch sees. UserError: it cannot use them, as where the driver is too old, or has no code
-    for one."""
+    """Return how many GPUs torch sees. UserError: it cannot use them, as where the driver is too old."""
     if not torch.cuda.device_count():  # NVIDIA's library counts, whatever torch can use
         return 0
     try:
@@ -139,24 +138,30 @@ def usable_gpus() -> int:
     except (RuntimeError, torch.cuda.DeferredCudaCallError) as error:
         why = str(error).partition("\n")[0]
         raise UserError(f"GPU: torch cannot use it ({why}): update the driver, or {OTHER_TORCH}") from None
+    return torch.cuda.device_count()
+
+
+def check_has_code(gpu: int) -> None:
+    """UserError: torch has no code for a GPU."""
     codes = [(kind, int(number)) for kind, number in CODE.findall(" ".join(torch.cuda.get_arch_list()))]
-    for gpu in range(gpus := torch.cuda.device_count()):
-        major, minor = torch.cuda.get_device_capability(gpu)
-        if codes and not any(
-            number <= 10 * major + minor and (number // 10 == major or kind == "compute") for kind, number in codes
-        ):
-            rule = f"torch {torch.__version__} has no code for its compute capability {major}.{minor}"
-            raise UserError(f"GPU: {torch.cuda.get_device_name(gpu)!r}: {rule}: {OTHER_TORCH}")
-    return gpus
+    major, minor = torch.cuda.get_device_capability(gpu)
+    if codes and not any(
+        number <= 10 * major + minor and (number // 10 == major or kind == "compute") for kind, number in codes
+    ):
+        rule = f"torch {torch.__version__} has no code for its compute capability {major}.{minor}"
+        raise UserError(f"GPU: {torch.cuda.get_device_name(gpu)!r}: {rule}: {OTHER_TORCH}")
 
 
 def device_properties(kind: str, count: int | None = None) -> dict[str, Any]:
     """Return what this machine says of its first so many devices (None: all) as fields of Devices: model, processor,
-    precisions, memory_bytes, mps."""
+    precisions, memory_bytes, mps. UserError: torch sees none, or cannot use one."""
     if kind == "cpu":
         told = {"model": f"CPU core ({platform.machine()})", "processor": cpu_name(), "memory_bytes": None}
         return told | {"precisions": native_precisions(kind), "mps": False}
-    gpus = range(torch.cuda.device_count() if count is None else count)
+    if not (gpus := range(usable_gpus() if count is None else count)):
+        raise UserError(f"GPU: torch {torch.__version__} sees none: install a build of torch for it")
+    for gpu in gpus:
+        check_has_code(gpu)
     properties = [torch.cuda.get_device_properties(gpu) for gpu in gpus]
     first, *others = (native_precisions(f"cuda:{gpu}") for gpu in gpus)
     model = " or ".join(sorted({each.name for each in properties}))

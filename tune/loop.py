@@ -129,13 +129,14 @@ class Lease:
     ) -> None:  # fmt: skip
         self.terms, self._send, self._stopped, self._clock = terms, send, stopped, clock
         self._began = self._since = clock()
-        self._begun, self.over, self.saving, self.asked = False, False, False, False
+        self._begun, self.over, self.saving = False, False, False
         self._sent = -math.inf
         self._seconds = {"start": 0.0, "steps": 0.0, "checkpoint": 0.0}
         self._unsaved: Save | None = None
         self._offers_few = False
         """Whether a report came without a save."""
         self.checkpoint = newest_checkpoint(Path(terms.folder))
+        self.asked = self.checkpoint is not None  # what it saved may have its configuration
         known = read_record(self.checkpoint) if self.checkpoint else Record()
         self.save_seconds = known.save_seconds or save_seconds
         self._kept_back = min(self.save_seconds, MOST_KEPT_BACK * (terms.ends - self._began))

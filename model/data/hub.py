@@ -165,7 +165,7 @@ def cached(name: HubName) -> "DatasetDict | None":
     except (ValueError, FileNotFoundError):
         return None
     except OSError as error:
-        remedy = "make HF_DATASETS_CACHE, else HF_HOME, a folder that you may write to, or name a file"
+        remedy = "copy it to where you may write and name that by HF_DATASETS_CACHE, or name a file"
         raise name.refused(f"cannot be opened in this machine's cache ({reason(error)}): {remedy}") from error
     return found
 

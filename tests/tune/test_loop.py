@@ -489,6 +489,9 @@ def test_a_script_that_never_asks_for_its_configuration_is_told_so_in_one_line(h
     loop.config(width=1)
     loop.report(loss=1.0)
     assert len(held.heard) == 1
+    held.again(steps=2)
+    held.report(1.0, step=2, save=saving(1))
+    assert Lease(held.lease.terms, held.heard.append).asked, "what it saved may have its configuration"
 
 
 @pytest.mark.parametrize("saves", ["steps", "best"])

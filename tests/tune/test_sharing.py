@@ -27,7 +27,15 @@ from tests.soak.search import Search
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
-from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, device_properties, find_devices, usable_gpus
+from tune.devices import (
+    BESIDE_BYTES,
+    RAYS_UNIT,
+    Devices,
+    check_has_code,
+    cores_of_trial,
+    device_properties,
+    find_devices,
+)
 from tune.errors import UserError
 from tune.experiments.base import make_experiment_context
 from tune.experiments.catalogue import EXPERIMENTS
@@ -215,7 +223,7 @@ def test_a_soak_ends_with_the_traceback_of_its_search(tmp_path: Path) -> None:
 
 
 def test_gpus_of_two_kinds_are_named_both_and_a_trial_is_one_that_either_can_run(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """As on a cluster; of fewer devices than there are, those count that Ray would take."""
     cards = [
@@ -226,14 +234,20 @@ def test_gpus_of_two_kinds_are_named_both_and_a_trial_is_one_that_either_can_run
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: cards[gpu])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: (cards[gpu].major, cards[gpu].minor))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", list)
     use_processor_facts({})
+    request.addfinalizer(lambda: use_processor_facts({}))
     both, one = (find_devices(Settings(budget=3600.0, devices=devices)) for devices in (None, 1))
     assert (both.count, both.model, both.processor, both.memory_bytes) == (2, "New or Old", "New or Old", 16 * 10**9)
     assert both.precisions == ("fp32", "fp16")
     assert (one.count, one.model, one.memory_bytes) == (1, "New", 80 * 10**9)
     assert one.precisions == ("fp32", "tf32", "bf16", "fp16")
     assert device_properties("cuda").items() <= vars(both).items()
-    use_processor_facts({})
+    monkeypatch.setattr(torch.cuda, "get_arch_list", "sm_90".split)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda gpu: cards[gpu].name)
+    assert find_devices(Settings(budget=3600.0, devices=1)).model == "New"
+    with pytest.raises(UserError, match=r"^GPU: 'Old': "):
+        find_devices(Settings(budget=3600.0))
 
 
 def refuse(error: Exception) -> None:
@@ -264,12 +278,9 @@ def test_a_gpu_that_torch_has_no_code_for_is_one_line(
     codes: str, capability: tuple[int, int], serves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled code serves its own generation from its number on, PTX all later ones; of AMD's nothing is known."""
-    gpu = {
-        "device_count": lambda: 1, "init": lambda: None, "get_arch_list": codes.split,
-        "get_device_capability": lambda _: capability, "get_device_name": lambda _: "Old GPU",
-    }  # fmt: skip
-    for name, function in gpu.items():
-        monkeypatch.setattr(torch.cuda, name, function)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", codes.split)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old GPU")
     why = rf"^GPU: 'Old GPU': torch \S+ has no code for its compute capability {'.'.join(map(str, capability))}: \w"
     with nullcontext() if serves else pytest.raises(UserError, match=why):
-        assert usable_gpus() == 1
+        check_has_code(0)

@@ -24,6 +24,7 @@ import ray
 import ray._private.node
 import ray._private.utils
 import ray.tune
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, SlotKeeper, TuneBridge
@@ -267,11 +268,15 @@ def cluster_devices(settings: Settings) -> Devices:
         raise invalid("cores_per_trial", f"'{cores_each}' is more than any node has: write at most {most}")
     count = settings.slots(cores_each * slots, kind)
     has = [node["Resources"] for node in there]
+
+    def kinds_of(name: str) -> str:
+        """All kinds of devices or processors, each once."""
+        return " or ".join(sorted({kind for each in properties.values() for kind in each[name].split(" or ")}))
+
     cores = len(slot_names("cpu")) if kind == "cpu" else count * min(int(each["CPU"] // each["GPU"]) for each in has)
     return Devices(
         kind=kind, count=count, cores=cores, cores_each=cores_each,
-        model=" or ".join(sorted({each["model"] for each in properties.values()})),
-        processor=" or ".join(sorted({each["processor"] for each in properties.values()})),
+        model=kinds_of("model"), processor=kinds_of("processor"),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
         memory_bytes=min(each["memory_bytes"] for each in properties.values()) if kind == "cuda" else None,
         mps=all(each["mps"] for each in properties.values()),
@@ -360,4 +365,9 @@ def run_on_nodes(there: list[dict[str, Any]], function: Callable[..., Any], *arg
     if silent := [name for name, each in zip(names, asked, strict=True) if each not in answered]:
         remedy = "repair the node, or take it out of the cluster"
         raise invalid("address", f"{silent[0]} gave no answer within {ANSWER_SECONDS:.0f} s: {remedy}")
-    return dict(zip(names, ray.get(asked), strict=True))
+    try:
+        return dict(zip(names, ray.get(asked), strict=True))
+    except RayTaskError as error:
+        if not isinstance(error.cause, UserError):
+            raise
+        raise invalid("address", f"on a node, {error.cause}") from None

@@ -22,7 +22,7 @@ from tune.flags import (
     under_flag,
 )
 from tune.recipe import parse_set, set_text
-from tune.search_flags import CORPUS, HUB_TEXT, SET_NAMES
+from tune.search_flags import CORPUS, HUB_PAIRS, HUB_TEXT, SET_NAMES
 from tune.settings import Settings
 from tune.table_text import FORMS, TableFlags
 from tune.units import SIZES as MEMORY_FORMS
@@ -66,6 +66,9 @@ class ExperimentSettings(TableFlags, Settings):
         f"parts of the family's recipe to change, such as context=256; there are {SET_NAMES}",
         default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
     )  # fmt: skip
+    translation_corpus: Path | str | None = flag_field(
+        f"as of a search (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)", default=None, **CORPUS
+    )
     text_corpus: Path | str | None = flag_field(
         f"as of a search (default: {HUB_TEXT}, or builtin where the hub cannot be reached)", default=None, **CORPUS
     )
