@@ -111,7 +111,7 @@ def test_a_cache_that_cannot_be_opened_is_not_taken_for_an_empty_one(
     name = HubName.parse("hub:a/b", "--corpus")
     for ask in (cached, partial(open_splits, answer=TimeoutError())):
         with pytest.raises(
-            UserError, match=rf"^--corpus: 'hub:a/b' cannot be opened in .* \(.*{error.strerror}\): make"
+            UserError, match=rf"^--corpus: 'hub:a/b' cannot be opened in .* \(.*{error.strerror}\): copy it"
         ):
             ask(name)
     for raised[0] in (ValueError("not cached"), FileNotFoundError()):
