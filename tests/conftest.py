@@ -106,7 +106,7 @@ SLOW = {
     *("test_kernels_command", "test_loader", "test_machine_peaks", "test_cuda_graph", "test_worker_group"),
     *("test_killed_driver", "test_loop_processes", "test_loops", "test_winners", "test_time_budget", "test_cohort"),
     *("test_measure", "test_trainable", "test_tokenizer", "test_cuda_cohort", "test_mirror"),
-    *("test_benchmark", "test_baselines", "test_cache", "test_export", "test_prospects"),
+    *("test_benchmark", "test_baselines", "test_cache", "test_export", "test_prospects", "test_base", "test_earlier"),
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 
