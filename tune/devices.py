@@ -4,6 +4,7 @@ import math
 import os
 import platform
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,15 +161,27 @@ def device_properties(kind: str, count: int | None = None) -> dict[str, Any]:
         return told | {"precisions": native_precisions(kind), "mps": False}
     if not (gpus := range(usable_gpus() if count is None else count)):
         raise UserError(f"GPU: torch {torch.__version__} sees none: install a build of torch for it")
+    properties = []
     for gpu in gpus:
         check_has_code(gpu)
-    properties = [torch.cuda.get_device_properties(gpu) for gpu in gpus]
-    first, *others = (native_precisions(f"cuda:{gpu}") for gpu in gpus)
-    model = " or ".join(sorted({each.name for each in properties}))
-    return {
-        "model": model, "processor": model, "memory_bytes": min(int(each.total_memory) for each in properties),
-        "precisions": tuple(name for name in first if all(name in each for each in others)), "mps": MPS.exists(),
-    }  # fmt: skip
+        found = torch.cuda.get_device_properties(gpu)
+        named = {"model": found.name, "processor": found.name, "memory_bytes": int(found.total_memory)}
+        properties.append(named | {"precisions": native_precisions(f"cuda:{gpu}"), "mps": MPS.exists()})
+    return in_common(properties)
+
+
+def in_common(properties: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what holds of all devices of which device_properties() tells: all their names, the least memory, the
+    precisions and the MPS that all have."""
+    first, *others = properties
+    made = dict(first)
+    for each in others:
+        for name in ("model", "processor"):
+            made[name] = " or ".join(sorted({*made[name].split(" or "), *each[name].split(" or ")}))
+        made["memory_bytes"] = made["memory_bytes"] and min(made["memory_bytes"], each["memory_bytes"])
+        made["precisions"] = tuple(name for name in made["precisions"] if name in each["precisions"])
+        made["mps"] = made["mps"] and each["mps"]
+    return made
 
 
 def cores_of_trial(settings: Settings, kind: str, available: int) -> int:

@@ -28,7 +28,7 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, SlotKeeper, TuneBridge
-from tune.devices import Devices, cores_of_trial, device_properties
+from tune.devices import Devices, cores_of_trial, device_properties, in_common
 from tune.errors import ROOT, UserError
 from tune.flags import invalid
 from tune.load import Loop
@@ -260,27 +260,15 @@ def cluster_devices(settings: Settings) -> Devices:
         what = "a GPU with a CPU core beside it" if kind == "cuda" else "a GPU or a CPU core to give"
         rule = f"no node of that cluster has {what}: start one that has, or wait until it has joined"
         raise invalid("address", f"'{settings.address}': {rule}")
-    properties = run_on_nodes(there, device_properties, kind)
-    first, *others = properties.values()
+    properties = in_common(run_on_nodes(there, device_properties, kind).values())
     cores_each = cores_of_trial(settings, kind, len(slot_names(kind)))
     if not (slots := len(slot_names(kind, cores_each))):
         most = max(int(node["Resources"]["CPU"]) for node in there)
         raise invalid("cores_per_trial", f"'{cores_each}' is more than any node has: write at most {most}")
     count = settings.slots(cores_each * slots, kind)
     has = [node["Resources"] for node in there]
-
-    def kinds_of(name: str) -> str:
-        """All kinds of devices or processors, each once."""
-        return " or ".join(sorted({kind for each in properties.values() for kind in each[name].split(" or ")}))
-
     cores = len(slot_names("cpu")) if kind == "cpu" else count * min(int(each["CPU"] // each["GPU"]) for each in has)
-    return Devices(
-        kind=kind, count=count, cores=cores, cores_each=cores_each,
-        model=kinds_of("model"), processor=kinds_of("processor"),
-        precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
-        memory_bytes=min(each["memory_bytes"] for each in properties.values()) if kind == "cuda" else None,
-        mps=all(each["mps"] for each in properties.values()),
-    )  # fmt: skip
+    return Devices(kind=kind, count=count, cores=cores, cores_each=cores_each, **properties)
 
 
 def check_folder(folder: Path) -> None:
