@@ -36,9 +36,6 @@ def tables_to_check(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims
 
 def show(name: str, found: list[Finding]) -> None:
     """Print the findings of a table on a screen."""
-    console = tables.console()
-    if not found:
-        console.print(f"{name}: no rule finds anything\n", soft_wrap=True)
-        return
-    tables.draw(console, findings_table(f"{name}: {len(found)} found", found))
-    console.print()
+    if found:
+        tables.draw(findings_table(f"{name}: {len(found)} found", found))
+    print("" if found else f"{name}: no rule finds anything\n")

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from analysis.settings import ExportSettings
-from analysis.spending import spending
 from analysis.study import RUNS, Study, newest_study, open_study
 from tune.errors import UserError
 from tune.flags import invalid
@@ -76,7 +75,7 @@ def export_optuna(study: Study, file: Path) -> str:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     measure = study.measure
     direction = StudyDirection.MINIMIZE if measure.low_first else StudyDirection.MAXIMIZE
-    attributes = {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device}
+    attributes = {"value": measure.label, "cap_seconds": float(study.facts["cap_seconds"]), "device": study.device}
     found = optuna_trials(study)
     try:
         with file.open("xb"):  # not through a link, and not over an existing file
@@ -145,8 +144,8 @@ def frozen(
         distributions={name: space[name] for name in config}, system_attrs={},
         value=None if state == TrialState.FAIL else value, values=None,
         user_attrs={"trial": row["trial"], "config": label(config), **attributes},
-        datetime_start=moment(began + row["created"]),
-        datetime_complete=moment(began + ended) if state.is_finished() else None,
+        datetime_start=datetime.fromtimestamp(began + row["created"]),  # local time without a zone, as Optuna keeps it
+        datetime_complete=datetime.fromtimestamp(began + ended) if state.is_finished() else None,
     )  # fmt: skip
 
 
@@ -157,11 +156,6 @@ def state_of(row: Mapping[Any, Any]) -> TrialState:
         return TrialState.RUNNING
     counts = row["section"] == "decayed" or (row["own"] and row["section"] == "rung")
     return TrialState.COMPLETE if counts else TrialState.PRUNED
-
-
-def moment(seconds: float) -> datetime:
-    """Return a moment as local time without a zone, as Optuna keeps it."""
-    return datetime.fromtimestamp(seconds, UTC).astimezone().replace(tzinfo=None)
 
 
 def distributions(configs: pd.Series) -> dict[str, BaseDistribution]:

@@ -109,7 +109,7 @@ def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
 def compare(first: Study, second: Study, settings: PlotSettings) -> None:
     """Print what differs, and draw the best so far of each family that both have; in a form such as --csv only
     print."""
-    console, studies = tables.console(), (first, second)
+    studies = first, second
     names = ["", first.name, second.name]
     found = [Table(title=f"{first.name} and {second.name}", columns=names, rows=list(comparison_rows(*studies)))]
     found += trainings(first, second)
@@ -117,17 +117,17 @@ def compare(first: Study, second: Study, settings: PlotSettings) -> None:
         print(settings.render(found))
         return
     for each in found:
-        tables.draw(console, each, fold=names[1:])
-        console.print()
+        tables.draw(each, fold=names[1:])
+        print()
     both = [set(study.facts.get("families", {})) for study in studies]
     for family in sorted(both[0] & both[1]):
         try:
             picture = progress(Results(studies=studies), family)
         except UserError as reason:
-            console.print(f"{family}: not drawn: {reason}", soft_wrap=True)
+            print(f"{family}: not drawn: {reason}")
             continue
         picture_files = picture.save(settings.out or Path())
-        console.print(*picture_files, f"\n{family}: {picture.text}", soft_wrap=True)
+        print(*picture_files, f"\n{family}: {picture.text}")
 
 
 def comparison_rows(first: Study, second: Study) -> Iterator[tuple[str, ...]]:

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from rich.console import Console
 
 from analysis import efficiency as sizes
 from analysis import tables
 from analysis.confirm import last_comparison_lines
 from analysis.settings import ORDERS, RankSettings
 from analysis.spending import ENDING_TEXTS, ending
+from analysis.stability import show_stability
 from analysis.study import (
     EFFICIENCY_COLUMNS,
     LEVEL_COLUMNS,
@@ -197,8 +197,6 @@ def rank(settings: RankSettings) -> int:
     if not settings.studies and not (settings.json or settings.form):
         print(f"The newest study: {studies[0].folder}\n")
     if settings.stability is not None:
-        from analysis.stability import show_stability
-
         return show_stability(studies[0], settings)
     table = ranking(results, by=settings.by)
     shown = table[table["family"].isin(families(results, settings.family))]
@@ -215,7 +213,7 @@ def rank(settings: RankSettings) -> int:
         made = (tables.as_text(section_title(each, results), section_table(results, each)) for each in groups)
         print(settings.render(made))
     else:
-        show(tables.console(), results, table, shown, by=settings.by, top=settings.top or len(table))
+        show(results, table, shown, by=settings.by, top=settings.top or len(table))
     return 0
 
 
@@ -251,28 +249,28 @@ def records(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     return shown.astype({name: "Int64" for name in WHOLE if name in shown})
 
 
-def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int) -> None:
+def show(results: Results, table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int) -> None:
     """Print the sections, then for each family and text the winner and the three answers."""
     for _, group in shown.groupby("group", sort=False):
         rows = section_table(results, group.head(top))
         head = head_of(results.measure) if results.measure.is_loop_metric else HEADS[by]
         shown_rows = tables.as_text(section_title(group, results), rows)
-        tables.draw(console, shown_rows, first=[*KEPT, head, *NEXT], more=MORE)
+        tables.draw(shown_rows, first=[*KEPT, head, *NEXT], more=MORE)
         if left := len(group) - min(top, len(group)):
-            console.print(f"and {left:,} more (--top 0 shows all)", style="dim")
-        console.print()
+            print(f"and {left:,} more (--top 0 shows all)")
+        print()
     if shown.empty:
-        console.print("no trial fits these flags\n")
+        print("no trial fits these flags\n")
     elif len(shown) < len(table[table["family"].isin(shown["family"])]):
-        console.print("The winner and the answers are of all trials, also of those that the flags leave out.")
+        print("The winner and the answers are of all trials, also of those that the flags leave out.")
     for study in results.studies:
         if (how := ending(study)) != ENDING_TEXTS[ENDED_BY_CAP]:
-            console.print(f"{study.name} {how}.", soft_wrap=True)
+            print(f"{study.name} {how}.")
     within = f"the furthest level first; in each {REWARDS.get(by, f'{by}, low first')}"
-    console.print(f"Order: {by_metric(results.measure) if results.measure.is_loop_metric else within}.", soft_wrap=True)
+    print(f"Order: {by_metric(results.measure) if results.measure.is_loop_metric else within}.")
     for _, pool in table[table["family"].isin(shown["family"])].groupby(POOL_COLUMNS, sort=False, dropna=False):
         for line in answer_lines(results, pool):
-            console.print(line, soft_wrap=True)
+            print(line)
 
 
 def by_metric(measure: Measure) -> str:

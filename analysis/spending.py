@@ -183,9 +183,5 @@ def rows_of(found: Spending) -> pd.DataFrame:
 
 def show(study: Study, found: Spending) -> None:
     """Print the table, and the lines that sum it up."""
-    console = tables.console()
-    tables.draw(console, tables.as_text(study.name, rows_of(found)))
-    console.print()
-    console.print(found.summary, soft_wrap=True)
-    console.print(found.past_best_text, soft_wrap=True)
-    console.print(found.overhead_text, soft_wrap=True)
+    tables.draw(tables.as_text(study.name, rows_of(found)))
+    print("", found.summary, found.past_best_text, found.overhead_text, sep="\n")

@@ -9,7 +9,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import tables
-from analysis.ranking import ranking
 from analysis.settings import RankSettings
 from analysis.study import LEVEL_COLUMNS, Results, Study, families
 from tune.errors import UserError
@@ -41,7 +40,7 @@ def stability(study: Study, share: float = 0.5) -> pd.DataFrame:
     """
     early, late = (_reached(each) for each in (replace(study, until=moment(study, share)), study))
     rows: list[tuple[object, ...]] = []
-    for family in dict.fromkeys(ranking(Results(studies=[study]))["family"]):
+    for family in Results(studies=[study]).trials["family"].unique():
         for measure, sign in MEASURES.items():
             known = (table[(table["family"] == family) & table[measure].notna()] for table in (early, late))
             levels = _levels(*known)
@@ -99,16 +98,15 @@ def show_stability(study: Study, settings: RankSettings) -> int:
     found = stability(study, settings.stability)
     found = found[found["family"].isin(families(Results(studies=[study]), settings.family))]
     title = f"{study.name}: after {settings.stability:.0%} of its spending, against its end"
-    console = tables.console()
+    table = tables.as_text(title, stability_table(found), ABOUT)
     if settings.json:
         print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
     elif settings.form:
-        print(settings.render([tables.as_text(title, stability_table(found), ABOUT)]))
+        print(settings.render([table]))
     elif not found["trials"].any():
-        console.print(f"{title}: {TOO_FEW}", soft_wrap=True)
+        print(f"{title}: {TOO_FEW}")
     else:
-        tables.draw(console, tables.as_text(title, stability_table(found)))
-        console.print(ABOUT, soft_wrap=True, style="dim")
+        tables.draw(table)
     return 0
 
 

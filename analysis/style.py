@@ -17,13 +17,14 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, MultipleLocator, NullLocator
 from numpy.typing import ArrayLike
 from PIL import Image
 
 from analysis import tables
 from analysis.spending import CHARGE_KINDS
 from tune.store.queries import DECAY, END
+from tune.units import duration_text
 
 # Okabe and Ito's palette, which colour-blind people can tell apart too
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
@@ -159,7 +160,7 @@ def time_ticks(axis: Axis) -> None:
     low, high = axis.get_view_interval()
     step = next((step for step in TIME_STEPS if (high - low) / step <= 7), TIME_STEPS[-1])
     axis.set_major_locator(MultipleLocator(step))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tables.short_duration(value)))
+    axis.set_major_formatter(lambda value, _: duration_text(value))
 
 
 def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns: int = 7, length: float = 1.3) -> None:
@@ -218,26 +219,21 @@ def byte_ticks(low: float, high: float) -> list[float]:
     return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def linear_axis(axis: Axis, values: ArrayLike) -> None:
-    """Make an axis a linear one that holds the values, labelled as people write numbers."""
-    low, high = float(np.min(values)), float(np.max(values))
-    margin = MARGIN * (high - low) or MARGIN * abs(high) or MARGIN
-    limits = low - margin, high + margin
-    axis.axes.set(xlim=limits) if axis is axis.axes.xaxis else axis.axes.set(ylim=limits)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tables.short_number(value)))
-
-
 def drawable(values: pd.Series) -> pd.Series:
     """Return the numbers of a user's loop, which may be any floats, such that an axis can hold them."""
     return values.clip(-MOST_OF_LINEAR, MOST_OF_LINEAR)
 
 
 def number_axis(axis: Axis, values: pd.Series, *, log: bool = False) -> None:
-    """Make an axis logarithmic if asked for, or if the values are far apart; else linear."""
+    """Make a vertical axis logarithmic if asked for, or if the values are far apart; else a linear one that holds them,
+    labelled as people write numbers."""
     if log or is_wide(values):
         log_axis(axis, values, tables.short_number)
-    else:
-        linear_axis(axis, values)
+        return
+    low, high = float(values.min()), float(values.max())
+    margin = MARGIN * (high - low) or MARGIN * abs(high) or MARGIN
+    axis.axes.set_ylim(low - margin, high + margin)
+    axis.set_major_formatter(lambda value, _: tables.short_number(value))
 
 
 def is_wide(values: pd.Series) -> bool:
@@ -257,4 +253,4 @@ def log_axis(axis: Axis, values: ArrayLike, text: Callable[[float], str]) -> Non
     subs = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1.5 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=subs) if decades > 0.8 else MaxNLocator(4))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_major_formatter(lambda value, _: text(value))

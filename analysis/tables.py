@@ -1,17 +1,15 @@
 """Numbers as people read them; tables that commands print, and files that they write."""
 
 import math
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 
 from tune.errors import UserError
-from tune.table_text import EMPTY_CELL, Table, screen_lines
+from tune.table_text import EMPTY_CELL, Table, screen_lines, screen_width
 
 MIB, GIB = 2**20, 2**30
 UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -82,14 +80,6 @@ def short_count(value: float) -> str:
     return f"{value:.3g}"
 
 
-def short_duration(seconds: float) -> str:
-    """Return a duration for an axis: 20s, 2m, 1h30m"""
-    text = duration(seconds).replace(".0s", "s")
-    for nothing in ("m00s", "h00m"):
-        text = text.replace(nothing, nothing[0])
-    return text
-
-
 def memory(value: float) -> str:
     """Return bytes in MiB or GiB."""
     if pd.isna(value):
@@ -120,14 +110,9 @@ WIDTH = 160
 """Characters of a line where the output is not a terminal."""
 
 
-def console() -> Console:
-    """Return the console for tables; its width is WIDTH where the output is not a terminal."""
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
-
-
-def draw(console: Console, table: Table, **options: Any) -> None:
+def draw(table: Table, **options: Any) -> None:
     """Print a table by screen_lines(), with its options."""
-    console.print(*screen_lines(table, console.width, **options), sep="\n", soft_wrap=True)
+    print(*screen_lines(table, screen_width(WIDTH), **options), sep="\n")
 
 
 def as_text(title: str, rows: pd.DataFrame, note: str = "") -> Table:
@@ -136,24 +121,18 @@ def as_text(title: str, rows: pd.DataFrame, note: str = "") -> Table:
 
 
 REMEDY = "name another folder with --out"
-"""Remedy where a path is refused: a study may come from a stranger, so nothing is written through a link inside."""
 
 
-def folder_in(folder: Path, name: str) -> Path:
-    """Return a folder inside another, made if it is not there. UserError: it is a link, or cannot be made."""
-    inside = folder / name
-    _refuse_link(inside)
-    try:
-        inside.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refused(inside, error) from None
-    return inside
+def unlinked(path: Path) -> Path:
+    """Return a path. UserError: it is a link: a study may come from a stranger, so nothing is written through one."""
+    if path.is_symlink():
+        raise UserError(f"--out: {str(path)!r} is a link, and what it points to is not written: remove it, or {REMEDY}")
+    return path
 
 
 def write_file(file: Path, content: bytes) -> Path:
     """Write a file anew, and make its folder if need be. UserError: it is a link, or cannot be written."""
-    _refuse_link(file)
-    unfinished = file.with_name(f"{file.name}.part")
+    unfinished = unlinked(file).with_name(f"{file.name}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished.unlink(missing_ok=True)
@@ -163,14 +142,5 @@ def write_file(file: Path, content: bytes) -> Path:
     except OSError as error:
         with suppress(OSError):
             unfinished.unlink()
-        raise _refused(file, error) from None
+        raise UserError(f"--out: {str(file)!r} cannot be written ({error.strerror}); {REMEDY}") from None
     return file
-
-
-def _refuse_link(path: Path) -> None:
-    if path.is_symlink():
-        raise UserError(f"--out: {str(path)!r} is a link, and what it points to is not written: remove it, or {REMEDY}")
-
-
-def _refused(path: Path, error: OSError) -> UserError:
-    return UserError(f"--out: {str(path)!r} cannot be written ({error.strerror}); {REMEDY}")

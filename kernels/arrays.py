@@ -31,7 +31,7 @@ from kernels.kernel import (
     square_root,
     streaming_store,
 )
-from kernels.references import c_function, c_sum, c_vectors
+from kernels.references import c_function, c_loop
 
 SCALE = 3.0
 SLOW_ABOVE = 1_000_000
@@ -136,9 +136,9 @@ def on_cpu(formula: Formula) -> list[Implementation]:
         Implementation(name="vectorize-parallel", build=lambda: numba_ufunc(formula, "parallel"), parallel=True),
         Implementation(name="streaming", build=lambda: numba_streaming(formula, parallel=False)),
         Implementation(name="streaming-parallel", build=lambda: numba_streaming(formula, parallel=True), parallel=True),
-        Implementation(name="c", build=lambda: c_vectors(formula.name)),
-        Implementation(name="c-parallel", build=lambda: c_vectors(f"{formula.name}_parallel"), parallel=True),
-        Implementation(name="c-streaming", build=lambda: c_vectors(f"{formula.name}_streaming")),
+        Implementation(name="c", build=lambda: c_loop(formula.name, arrays=3)),
+        Implementation(name="c-parallel", build=lambda: c_loop(f"{formula.name}_parallel", arrays=3), parallel=True),
+        Implementation(name="c-streaming", build=lambda: c_loop(f"{formula.name}_streaming", arrays=3)),
     ]
 
 
@@ -257,8 +257,10 @@ KERNELS = (
             Implementation(name="numpy", build=lambda: bind_returning(np.sum)),
             Implementation(name="njit", build=lambda: numba_sum(parallel=False)),
             Implementation(name="njit-parallel", build=lambda: numba_sum(parallel=True), parallel=True),
-            Implementation(name="c", build=lambda: c_sum("sum")),
-            Implementation(name="c-parallel", build=lambda: c_sum("sum_parallel"), parallel=True),
+            Implementation(name="c", build=lambda: c_loop("sum", arrays=1, result=ctypes.c_double)),
+            Implementation(
+                name="c-parallel", build=lambda: c_loop("sum_parallel", arrays=1, result=ctypes.c_double), parallel=True
+            ),
             cuda.shared_sum(),
         ],
     ),

@@ -19,7 +19,7 @@ from kernels.arrays import COPY, numba_loop, numba_streaming
 from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, align_to_cache_line
 from kernels.settings import MEMORY_SHARE, Settings, last_cache_bytes, memory_bytes
 from kernels.timing import Values, Watch
-from tune.flags import parse_known, under_flag
+from tune.flags import invalid
 from tune.machine import cpu_name
 from tune.published import published
 
@@ -107,9 +107,9 @@ def selected_implementations(kernel: Kernel, implementations: Sequence[str] | No
 def check_implementations(settings: Settings) -> None:
     """Check the implementations that are asked for. UserError: none of the kernels has one of them."""
     known = dict.fromkeys(each.name for name in settings.kernels for each in KERNELS[name].implementations)
-    with under_flag("implementations"):
-        for name in settings.implementations or ():
-            parse_known(known)(name)
+    for name in settings.implementations or ():
+        if name not in known:
+            raise invalid("implementations", f"{name!r} is not known: choose from {', '.join(known)}")
 
 
 def measure(

@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kernels.kernel import THREADS, Bind, Call, RefusedError, UnavailableError
 
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
@@ -132,23 +130,16 @@ def pointer(array: Any) -> int:
     return int(array.ctypes.data)
 
 
-def c_vectors(name: str) -> Bind:
-    """Bind a function (n, a, b, out) on arrays of float64."""
-    function = c_function(name, None, ctypes.c_ssize_t, *(3 * [ctypes.c_void_p]))
+def c_loop(name: str, *, arrays: int, result: Any = None) -> Bind:
+    """Bind a function of a size and so many arrays of float64: the inputs, and the output if the kernel has one; else
+    it returns a number of the type `result`."""
+    function = c_function(name, result, ctypes.c_ssize_t, *(arrays * [ctypes.c_void_p]))
 
     def bind(inputs: tuple[Any, ...], output: Any) -> Call:
-        arguments = (np.size(output), *(pointer(each) for each in (*inputs, output)))
-        return Call(function=function, arguments=arguments, read=lambda _: output)
-
-    return bind
-
-
-def c_sum(name: str) -> Bind:
-    """Bind a function (n, a) that returns a float64."""
-    function = c_function(name, ctypes.c_double, ctypes.c_ssize_t, ctypes.c_void_p)
-
-    def bind(inputs: tuple[Any, ...], output: Any) -> Call:
-        (a,) = inputs
-        return Call(function=function, arguments=(a.size, pointer(a)), read=lambda total: total)
+        pointers = (pointer(each) for each in (*inputs, output) if each is not None)
+        return Call(
+            function=function, arguments=(inputs[0].size, *pointers),
+            read=lambda returned: returned if output is None else output,
+        )  # fmt: skip
 
     return bind

@@ -106,34 +106,22 @@ def cross_entropy_row(row, target):  # type: ignore[no-untyped-def]
     return np.log(power_sum(row, top)) + (top - row[target])
 
 
-def softmax(*, parallel: bool):  # type: ignore[no-untyped-def]
-    """Compile softmax: (x (N, D), out (N, D))."""
-
-    def run(x, out):  # type: ignore[no-untyped-def]
-        for i in prange(x.shape[0]):
-            softmax_row(x[i], out[i])
-
-    return njit(types.void(ROWS_IN, ROWS_OUT), parallel=parallel)(run)
+def softmax(x, out):  # type: ignore[no-untyped-def]
+    """Softmax of each row: (x (N, D), out (N, D))."""
+    for i in prange(x.shape[0]):
+        softmax_row(x[i], out[i])
 
 
-def layer_norm(*, parallel: bool):  # type: ignore[no-untyped-def]
-    """Compile layer norm: (x (N, D), gain (D), bias (D), out (N, D))."""
-
-    def run(x, gain, bias, out):  # type: ignore[no-untyped-def]
-        for i in prange(x.shape[0]):
-            layer_norm_row(x[i], gain, bias, out[i])
-
-    return njit(types.void(ROWS_IN, GAINS_IN, GAINS_IN, ROWS_OUT), parallel=parallel)(run)
+def layer_norm(x, gain, bias, out):  # type: ignore[no-untyped-def]
+    """Layer norm of each row: (x (N, D), gain (D), bias (D), out (N, D))."""
+    for i in prange(x.shape[0]):
+        layer_norm_row(x[i], gain, bias, out[i])
 
 
-def cross_entropy(*, parallel: bool):  # type: ignore[no-untyped-def]
-    """Compile cross-entropy: (x (N, V), targets (N), out (N))."""
-
-    def run(x, targets, out):  # type: ignore[no-untyped-def]
-        for i in prange(x.shape[0]):
-            out[i] = cross_entropy_row(x[i], targets[i])
-
-    return njit(types.void(ROWS_IN, TARGETS_IN, LOSSES_OUT), parallel=parallel)(run)
+def cross_entropy(x, targets, out):  # type: ignore[no-untyped-def]
+    """Cross-entropy of each row: (x (N, V), targets (N), out (N))."""
+    for i in prange(x.shape[0]):
+        out[i] = cross_entropy_row(x[i], targets[i])
 
 
 WIDEST, VOCABULARY = 1024, 4096
@@ -260,14 +248,17 @@ def _torch(name: str, threads: int | None) -> Callable[[], Bind]:
 
 
 def _implementations(
-    name: str, python: Callable[..., Any], numpy: Callable[..., Any], compiled: Callable[..., Any],
+    name: str, python: Callable[..., Any], numpy: Callable[..., Any], loop: Callable[..., Any], signature: Any,
     on_gpu: Callable[[], cuda.Launch],
 ) -> list[Implementation]:  # fmt: skip
+    def compiled(*, parallel: bool) -> Bind:
+        return bind_with_output(njit(signature, parallel=parallel)(loop))
+
     return [
         Implementation(name="python", build=lambda: bind_on_lists(python), largest=SLOW_ABOVE),
         Implementation(name="numpy", build=lambda: bind_with_output(numpy)),
-        Implementation(name="njit", build=lambda: bind_with_output(compiled(parallel=False))),
-        Implementation(name="njit-parallel", build=lambda: bind_with_output(compiled(parallel=True)), parallel=True),
+        Implementation(name="njit", build=lambda: compiled(parallel=False)),
+        Implementation(name="njit-parallel", build=lambda: compiled(parallel=True), parallel=True),
         Implementation(name="torch", build=_torch(name, 1)),
         Implementation(name="torch-parallel", build=_torch(name, THREADS), parallel=True),
         cuda.gpu_implementation("cuda-shared", on_gpu),
@@ -281,7 +272,7 @@ KERNELS = (
         reference=softmax_reference, output=np.empty_like, tolerance=2e-5, least=1e-30, bytes_per_element=8,
         flops_per_element=5, special=special,
         implementations=_implementations(
-            "softmax", _softmax_python, _softmax_numpy, softmax, cuda_rows.softmax
+            "softmax", _softmax_python, _softmax_numpy, softmax, types.void(ROWS_IN, ROWS_OUT), cuda_rows.softmax
         ),
     ),
     Kernel(
@@ -289,7 +280,8 @@ KERNELS = (
         output=lambda x, gain, bias: np.empty_like(x), tolerance=2e-5, least=1.0, bytes_per_element=8,
         flops_per_element=8, special=special,
         implementations=_implementations(
-            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm, cuda_rows.layer_norm
+            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm,
+            types.void(ROWS_IN, GAINS_IN, GAINS_IN, ROWS_OUT), cuda_rows.layer_norm
         ),
     ),
     Kernel(
@@ -297,7 +289,8 @@ KERNELS = (
         output=lambda x, targets: np.empty(x.shape[0], np.float32), tolerance=2e-5, least=1.0, bytes_per_element=4,
         flops_per_element=4, special=shifted,
         implementations=_implementations(
-            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy, cuda_rows.cross_entropy
+            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy,
+            types.void(ROWS_IN, TARGETS_IN, LOSSES_OUT), cuda_rows.cross_entropy
         ),
     ),
 )  # fmt: skip

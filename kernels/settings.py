@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune.errors import UserError
-from tune.flags import Command, flag_field, invalid, parse_each, parse_known
+from tune.flags import Command, flag_field, invalid, parse_each
 from tune.table_text import TableFlags
 from tune.units import DURATIONS, parse_duration
 
@@ -77,7 +77,7 @@ class Settings(TableFlags):
     )  # fmt: skip
     kernels: tuple[str, ...] = flag_field(
         f"of {', '.join(NAMES)}",
-        default=NAMES, form="NAME,...", parse=parse_each(parse_known(NAMES)), show=lambda _: "all",
+        default=NAMES, form="NAME,...", choices=NAMES, parse=parse_each(str), show=lambda _: "all",
     )  # fmt: skip
     implementations: tuple[str, ...] | None = flag_field(
         "such as python,numpy (default: all)", default=None, form="NAME,...", parse=parse_each(str)

@@ -2,15 +2,13 @@
 code."""
 
 import json
-import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from kernels.benchmark import BASELINES, Row, measure
+from kernels.benchmark import BASELINES, Row
 from kernels.settings import Settings
 from tune.published import contradiction_tables
-from tune.table_text import EMPTY_CELL, Table, screen_lines
+from tune.table_text import EMPTY_CELL, Table, screen_lines, screen_width
 
 WIDTH = 190
 """Characters of a line where the output is not a terminal."""
@@ -36,8 +34,7 @@ def tables(rows: list[Row]) -> Iterator[Table]:
 
 def show(table: Table) -> None:
     """Print a table in the width of the screen."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    print(*screen_lines(table, width, first=(table.columns[0], STATUS)), "", sep="\n")
+    print(*screen_lines(table, screen_width(WIDTH), first=(table.columns[0], STATUS)), "", sep="\n")
 
 
 def cells(row: Row) -> list[str]:
@@ -91,12 +88,6 @@ def seconds(value: float | None) -> str:
         return EMPTY_CELL
     scale, unit = next((each for each in UNITS if value >= each[0]), UNITS[-1])
     return f"{value / scale:.3g} {unit}"
-
-
-def in_process(settings: Settings) -> Iterator[list[Row]]:
-    """Yield the rows of each kernel, measured in this process one after the other."""
-    for name in settings.kernels:
-        yield measure(name, settings.sizes, settings.implementations, settings.seed)
 
 
 def report(settings: Settings, measured: Iterable[list[Row]]) -> int:

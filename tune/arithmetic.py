@@ -118,10 +118,7 @@ def _done(function: Callable[..., float], *values: float | Sequence[float] | Non
 
 
 def student(freedom: float) -> float:
-    """Return the quantile of STUDENT for so many degrees of freedom, 1 or more, interpolated.
-
-    ValueError: fewer than 1.
-    """
+    """Return the quantile of STUDENT for so many degrees of freedom, interpolated. ValueError: fewer than 1."""
     at = 1 / freedom
     for (low, less), (high, more) in itertools.pairwise(STUDENT.items()):
         if at <= high:

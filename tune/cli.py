@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tune.errors import SCRIPTS, UserError, script_command
 from tune.flags import Flags, flag_name, flag_of, invalid, is_switch
-from tune.machine import excluded_from_gc
+from tune.machine import can_print, excluded_from_gc
 from tune.signals import interruptible
 
 log = logging.getLogger(__name__)
@@ -94,8 +94,9 @@ def run_to_exit_code(command: Callable[[], int], early: str = "") -> int:
             raise
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.filename is not None or not _output_refused():
+        if error.filename is not None or can_print():
             raise
+        _print_to_nowhere()
         print(f"standard output: {error.strerror}: make room there, or write to another place", file=sys.stderr)
         return 2
 
@@ -108,16 +109,6 @@ def _reader_gone() -> bool:
     if gone:
         _print_to_nowhere()
     return gone
-
-
-def _output_refused() -> bool:
-    """Whether a disk refuses our output; then the rest goes to /dev/null."""
-    try:
-        print(flush=True)
-    except OSError:
-        _print_to_nowhere()
-        return True
-    return False
 
 
 def _print_to_nowhere() -> None:

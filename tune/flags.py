@@ -5,7 +5,7 @@ are more than a number; and what the settings of all commands have in common. St
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -143,8 +143,9 @@ class Flags:
     def __post_init__(self) -> None:
         for each in fields(self):
             choices, value = flag_of(each).choices, getattr(self, each.name)
-            if choices and value not in choices:
-                raise invalid(each.name, f"{value!r} is not there: choose {' or '.join(choices)}")
+            for one in value if isinstance(value, tuple | list) else (value,):
+                if choices and one not in choices:
+                    raise invalid(each.name, f"{one!r} is not known: choose from {', '.join(choices)}")
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any]) -> Self:
@@ -174,17 +175,6 @@ def parse_each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     return lambda text: tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
 
 
-def parse_known(known: Collection[str]) -> Callable[[str], str]:
-    """Return a parser of one of these names. UserError, when it is called: it is none of them."""
-
-    def read(text: str) -> str:
-        if text not in known:
-            raise UserError(f"{text!r} is not known: choose from {', '.join(known)}")
-        return text
-
-    return read
-
-
 def parse_families(text: str) -> dict[str, float]:
     """`translation=70,nanogpt=30` -> {"translation": 0.7, "nanogpt": 0.3}; names without shares have equal ones."""
     shares: dict[str, float] = {}
@@ -205,14 +195,6 @@ def parse_families(text: str) -> dict[str, float]:
 def families_text(shares: Mapping[str, float]) -> str:
     """Return the inverse of parse_families, to ten digits."""
     return ",".join(f"{name}={100 * share:.10g}" for name, share in shares.items())
-
-
-def parse_share(text: str) -> float:
-    """`0.01` -> .01"""
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"{text!r} is no share: write a number above 0 and at most 1, such as 0.01") from None
 
 
 def parse_gain(text: str) -> float:

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +137,10 @@ class Lease:
         """Whether a report came without a save."""
         self.checkpoint = newest_checkpoint(Path(terms.folder))
         self.asked = self.checkpoint is not None  # what it saved may have its configuration
-        known = read_record(self.checkpoint) if self.checkpoint else Record()
-        self.save_seconds = known.save_seconds or save_seconds
+        self._start = self._saved = self._here = read_record(self.checkpoint) if self.checkpoint else Record()
+        """Where the trial was when the lease began, was at its last checkpoint, and is."""
+        self.save_seconds = self._start.save_seconds or save_seconds
         self._kept_back = min(self.save_seconds, MOST_KEPT_BACK * (terms.ends - self._began))
-        self._steps = self._saved_steps = self._steps_before = known.steps
-        self._training = self._saved_at = known.training_seconds
-        self._gap, self._best = known.gap, known.best
-        self._loss, self._numbers = known.loss, known.numbers
 
     def end_setup(self) -> None:
         """End the setup here, unless training has begun: the seconds until now are those of the start."""
@@ -166,17 +163,19 @@ class Lease:
             rule = "call ration.config(...) first, or name FILE:function"
             raise ValueError(f"report: the loop never asked for its configuration: {rule}")
         loss, known = self._metric(numbers), {name: number(value) for name, value in numbers.items()}
-        self._count_steps(step)
+        steps = self._count_steps(step)
         now = self._clock()  # after reading the numbers: a device may still have to compute them
         self._begun, between = True, now - self._since
-        self._gap, self._training = max(self._gap, between), self._training + between
         self._seconds["steps"] += between
-        sound = math.isfinite(loss)
-        improved = sound and loss < self._best
-        self._best, self._loss = min(self._best, loss) if sound else self._best, loss
-        self._numbers = {name: value for name, value in known.items() if value is not None and math.isfinite(value)}
+        before, sound = self._here, math.isfinite(loss)
+        improved = sound and loss < before.best
+        self._here = Record(
+            steps=steps, training_seconds=before.training_seconds + between, gap=max(before.gap, between),
+            best=loss if improved else before.best, loss=loss,
+            numbers={name: value for name, value in known.items() if value is not None and math.isfinite(value)},
+        )  # fmt: skip
         self._offers_few = self._offers_few or save is None
-        ended = self._end_reason(now, loss)
+        ended = self._end_reason(now)
         if save is not None and sound and (always or ended is not None or self._is_worth_saving(improved)):
             self._save(save)
         else:
@@ -188,7 +187,7 @@ class Lease:
         """Tell the worker that the loop ended by itself. ValueError: it never reported."""
         if self.over:
             return
-        if not math.isfinite(self._loss):
+        if not math.isfinite(self._here.loss):
             raise ValueError("the loop returned without a report: call ration.report(...) in it")
         if self._unsaved is not None:
             try:
@@ -212,37 +211,38 @@ class Lease:
             raise ValueError(f"report: {name} is {numbers[name]!r:.60}, which is no number: report a number")
         return -value if self.terms.maximize else value
 
-    def _count_steps(self, step: int | None) -> None:
-        count = self._steps + 1.0 if step is None else number(step)
+    def _count_steps(self, step: int | None) -> int:
+        before = self._here.steps
+        count = before + 1.0 if step is None else number(step)
         if count is None or not count.is_integer():
             raise ValueError(f"report: step {step!r:.60} is no whole number: count optimizer steps")
         steps = int(count)
         if steps > MOST_STEPS:
             raise ValueError(f"report: step {steps} is none: there are at most {MOST_STEPS:,}")
-        if steps < self._steps:
+        if steps < before:
             rule = "steps are those of the trial's whole life: restore them with the rest of the checkpoint"
-            raise ValueError(f"report: step {steps} comes after step {self._steps}: {rule}")
-        self._steps = steps
+            raise ValueError(f"report: step {steps} comes after step {before}: {rule}")
+        return steps
 
-    def _end_reason(self, now: float, loss: float) -> Ended | None:
+    def _end_reason(self, now: float) -> Ended | None:
         """Return how the lease ends at this report; None: it goes on."""
-        terms, further = self.terms, self._steps > self._steps_before
-        if not math.isfinite(loss):
-            return "returned" if math.isfinite(self._best) else "diverged"
-        if terms.life is not None and self._steps >= terms.life:
+        terms, here, further = self.terms, self._here, self._here.steps > self._start.steps
+        if not math.isfinite(here.loss):
+            return "returned" if math.isfinite(here.best) else "diverged"
+        if terms.life is not None and here.steps >= terms.life:
             return "returned"
-        if further and terms.steps is not None and self._steps >= terms.steps:
+        if further and terms.steps is not None and here.steps >= terms.steps:
             return "final" if terms.last else "rung"
-        if further and terms.training_seconds is not None and self._training >= terms.training_seconds:
+        if further and terms.training_seconds is not None and here.training_seconds >= terms.training_seconds:
             return "rung"
-        if terms.ends - now < LEASE_RESERVE_FACTOR * (self._gap + self._kept_back):
+        if terms.ends - now < LEASE_RESERVE_FACTOR * (here.gap + self._kept_back):
             return "final" if terms.last and further else "lease"
         return "stopped" if now - self._sent >= TRAVEL_SECONDS and self._stopped() else None
 
     def _is_worth_saving(self, improved: bool) -> bool:
         """Whether a save is wanted, and cheap enough. Of a loop that offers one only at some reports each is wanted, as
         the last report may offer none."""
-        since = self._training - self._saved_at
+        since = self._here.training_seconds - self._saved.training_seconds
         wanted = improved or self._offers_few or since >= SAVE_SECONDS
         return wanted and self.save_seconds <= SAVE_SHARE * since
 
@@ -250,7 +250,7 @@ class Lease:
         """Write a checkpoint, whole or not at all; of the others only the one with the best metric is kept. OSError:
         the disk takes no more, also where `save` raises another error for that."""
         began, folder = self._clock(), Path(self.terms.folder)
-        name = f"step-{self._steps:012d}"
+        name = f"step-{self._here.steps:012d}"
         there = [path.name for path in folder.glob("step-*[0-9]") if path.name.startswith(name)]
         again = 1 + int(max(there)[len(name) + 1 :] or 0) if there else 0  # the one before stays until this is whole
         place = folder / (f"{name}-{again:06d}" if again else name)
@@ -259,10 +259,7 @@ class Lease:
             save(new)
             without_links(new)
             sync_folder(new)  # so that what this takes is in the record
-            record = Record(
-                steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss,
-                save_seconds=self._clock() - began, numbers=self._numbers,
-            )  # fmt: skip
+            record = replace(self._here, save_seconds=self._clock() - began)
             (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
 
         self.saving = True
@@ -272,7 +269,7 @@ class Lease:
             if other not in kept:
                 shutil.rmtree(other, ignore_errors=True)
         self.saving, self._unsaved, self.checkpoint = False, None, place
-        self._saved_steps, self._saved_at = self._steps, self._training
+        self._saved = self._here
         self.save_seconds = self._kept_back = self._clock() - began
         self._seconds["checkpoint"] += self.save_seconds
 
@@ -281,11 +278,11 @@ class Lease:
         self.over = ended is not None
         if not self.over and now - self._sent < TRAVEL_SECONDS:
             return
-        kept = newest_checkpoint(Path(self.terms.folder)) if self.over else None
+        kept, here = newest_checkpoint(Path(self.terms.folder)) if self.over else None, self._here
         self._send(
             {
-                "lease": self.terms.lease, "steps": self._steps, "training_seconds": self._training, "best": self._best,
-                "numbers": self._numbers, "gap": self._gap, "lost": self._steps - self._saved_steps,
+                "lease": self.terms.lease, "steps": here.steps, "training_seconds": here.training_seconds,
+                "best": here.best, "numbers": here.numbers, "gap": here.gap, "lost": here.steps - self._saved.steps,
                 "seconds": dict(self._seconds), "ended": ended, "checkpoint": str(kept) if kept else None,
             }
         )  # fmt: skip

@@ -30,7 +30,7 @@ from typing import Any
 
 from tune.errors import is_disk_error, is_user_code
 from tune.loop import FIRST_SAVE_SECONDS, Lease, StopLoop, Terms, current_lease, set_current_lease
-from tune.machine import descendants
+from tune.machine import can_print, descendants
 
 THREAD_LOOK_SECONDS = 0.05
 """Seconds between two looks whether a thread that serves many tasks is still at one."""
@@ -77,11 +77,9 @@ def main(descriptor: int, pipe: int) -> None:
         except Exception as error:
             with suppress(Exception):  # the disk may be full
                 traceback.print_exc()
-            of_disk = isinstance(error, OSError) and is_disk_error(error)
-            full = of_disk and (lease.saving or writing or not can_print())
             what: dict[str, Any] = {"error": traceback.format_exc()}
-            if full:
-                what = {"refused": [error.errno, error.strerror, error.filename]}  # type: ignore[attr-defined]
+            if isinstance(error, OSError) and is_disk_error(error) and (lease.saving or writing or not can_print()):
+                what = {"refused": [error.errno, error.strerror, error.filename]}
             send({"lease": terms.lease, **what})
             return
         set_current_lease(None)
@@ -91,15 +89,6 @@ def main(descriptor: int, pipe: int) -> None:
             forget_modules(Path(os.path.realpath(source["file"])).parent)
         release_memory()
         send({"lease": terms.lease, "idle": not busy_threads(is_user_code)})  # the next trial's process begins anew
-
-
-def can_print() -> bool:
-    """Whether the disk takes more of what the loop prints."""
-    try:
-        print(flush=True)
-    except OSError:
-        return False
-    return True
 
 
 def run_loop(loop: Callable[[], object]) -> None:

@@ -28,7 +28,6 @@ UNFINISHED = ".unfinished-"
 LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") - len(PREFIX)
 """Most bytes of the path of a folder in which Ray can make its sockets: Linux allows 107 for a socket's path."""
 
-
 PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 TICKS = os.sysconf("SC_CLK_TCK")
 READY = "RATION_READY"
@@ -150,6 +149,15 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def can_print() -> bool:
+    """Whether the disk takes more of what this process prints."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -49,8 +49,7 @@ def make_loop_context(settings: Settings, devices: Devices) -> SearchContext:
     varying = {name: each for name, each in settings.own_space.given.items() if name not in loop.fixed}
     return SearchContext(
         settings=settings, devices=devices.with_sharing(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
-        recipes={}, prices={}, data={}, learned={}, probed=0.0, memories={LOOP: MemoryModel()},
-        trial_memory_limit=None, notes=[], begun=begun, loop=loop,
+        memories={LOOP: MemoryModel()}, begun=begun, loop=loop,
     )  # fmt: skip
 
 

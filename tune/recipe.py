@@ -6,7 +6,7 @@ too. Standard library only.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tune.errors import UserError
@@ -219,14 +219,10 @@ class Recipe:
         """Return the recipe with another size to begin around, which the same compute trains on other tokens."""
         return replace(self, weights=weights, tokens=self.tokens * self.weights / weights)
 
-    def stored(self) -> dict[str, Any]:
-        """Return the recipe, JSON-able."""
-        return asdict(self)
-
     @classmethod
     def from_stored(cls, stored: Any) -> Self:
-        """Return the inverse of stored(). UserError, LookupError, TypeError: stored() did not write that; anyone may
-        have edited it."""
+        """Return the recipe that asdict() made this of. UserError, LookupError, TypeError: it did not; anyone may have
+        edited it."""
         sound = [parse_set(set_text({name: stored[name]})) for name in SETTABLE]
         made = cls(**{**stored, "betas": tuple(stored["betas"])} | {k: v for each in sound for k, v in each.items()})
         numbers = [*made.betas, made.weights, made.tokens, made.flops, *made.own.values()]
@@ -259,10 +255,11 @@ def recipe(
     model of its space.
     """
     given = {name: value for name, value in given.items() if name not in unused_settings(family)}
+    plain = {name: base[name] for name in (*SETTABLE, "betas")}
+    why = dict.fromkeys(SETTABLE, "the family's own")
     if family not in PER_LAYER:
-        why = {name: "given" if name in given else "the family's own" for name in SETTABLE}
-        own = {name: base[name] for name in (*SETTABLE, "betas")}
-        return Recipe(**{**own, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
+        why |= dict.fromkeys(given, "given")
+        return Recipe(**{**plain, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
     weights, batch, why_batch = sizes[1], max(FILLING_TOKENS[kind], int(base["batch_tokens"])), ""
     for _ in range(ROUNDS):  # a small model or batch does not fill a device, whose fewer FLOP/s suit a smaller one
         flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * given.get("batch_tokens", batch))
@@ -283,24 +280,16 @@ def recipe(
     tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
     own = {"life": life, "beta1": base["betas"][0], "beta2": base["betas"][1]}
     own |= {name: base[name] for name in ("batch_tokens", "learning_rate", "warm_up_steps")}
-    found = {
-        "context": context,
-        "batch_tokens": batch,
-        "weight_decay": base["weight_decay"],
-        "label_smoothing": base["label_smoothing"],
-        **{name: base[name] for name in BUILT_IN_ONLY_FIELDS},
-        **batch_scaled_fields(own, {"batch_tokens": batch}),
-    }
+    found = {**plain, "context": context, "batch_tokens": batch, **batch_scaled_fields(own, {"batch_tokens": batch})}
     short = "few steps" if found["warm_up_steps"] < base["warm_up_steps"] else "the family's own"
     times = _rate_times(batch / base["batch_tokens"])
     rate = "the family's own" if times == 1 else f"{times:.2g} times the family's own, as its batch"
-    why = {"context": why_context, "batch_tokens": why_batch, "learning_rate": rate, "warm_up_steps": short}
+    why |= {"context": why_context, "batch_tokens": why_batch, "learning_rate": rate, "warm_up_steps": short}
     if base["dropout_after"]:
         why["dropout_after"] = "times that the text is seen: new text needs none"
     why |= dict.fromkeys(given, "given")
     return Recipe(
-        **{**found, **given}, weights=weights, tokens=tokens, flops=flops,
-        why=dict.fromkeys(SETTABLE, "the family's own") | why,
+        **{**found, **given}, weights=weights, tokens=tokens, flops=flops, why=why,
         own={name: value for name, value in own.items() if name not in given or name == "batch_tokens"},
     )  # fmt: skip
 

@@ -163,7 +163,7 @@ class LossTracker:
     loss: float = math.inf
     latest: float = -math.inf
     last: list[float] = field(default_factory=list)  # the last 2 * TURN_WINDOW, which show a turn
-    lately: float = math.inf  # the lowest since the last forget()
+    lately: float = math.inf  # the lowest since the last reset()
     trained: float = math.inf  # mean training loss of the steps before that one
     training: float = -math.inf  # the same of the steps before the latest
 

@@ -6,6 +6,7 @@ from statistics import fmean, median
 from typing import Any
 
 from tune.arithmetic import Interval, ratio
+from tune.published import published
 from tune.search_space import label
 
 Row = dict[str, Any]
@@ -52,6 +53,30 @@ def longest_lives(rows: Sequence[Row]) -> list[Row]:
 def asked_seconds(row: Row) -> float:
     """Return how many seconds at the constant rate a life was asked to last."""
     return float(row["asked"]["seconds"])
+
+
+HEADS = 2
+"""Heads of the block of the report of `estimates`."""
+
+
+def estimated_steps(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of `estimates` that are of steps, each with its `step`: block or whole model, batch, heads. Those
+    of the report's block also have what Nsight Compute counted, and the report's figures, where they are known."""
+    found = {}
+    for row in (each for each in rows if "paper_step_flops" in each):
+        step = row["asked"]["measure"], row["asked"]["batch"], row["config"]["heads"]
+        found[step] = {**row, "step": step}
+    for batch, flops, traffic in (each for row in rows for each in row.get("nsight", ())):
+        found.get(("block", batch, HEADS), {}).update(nsight_flops=flops, nsight_bytes=traffic)
+    for row in published("estimates"):
+        known = {"published_flops": row["measured_flops"], "published_bytes": 1e3 * row["measured_dram_kilobytes"]}
+        found.get(("block", row["batch_size"], HEADS), {}).update(known)
+    return [found[each] for each in sorted(found)]
+
+
+def estimated_blocks(rows: Sequence[Row]) -> list[Row]:
+    """Return those of the report's block, by batch."""
+    return [row for row in estimated_steps(rows) if (row["step"][0], row["step"][2]) == ("block", HEADS)]
 
 
 def steps_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:

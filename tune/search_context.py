@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import repeat
 from pathlib import Path
@@ -101,14 +101,14 @@ class SearchContext:
     settings: Settings
     devices: Devices
     spaces: Mapping[str, Space | OwnSpace]
-    recipes: Mapping[str, Recipe]
-    prices: Mapping[str, StepPrices]
-    probed: float
-    data: Mapping[str, Data]
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    prices: Mapping[str, StepPrices] = field(default_factory=dict)
+    probed: float = 0.0
+    data: Mapping[str, Data] = field(default_factory=dict)
     memories: Mapping[str, MemoryModel]
-    trial_memory_limit: int | None
-    learned: Mapping[str, WarmStart]
-    notes: Sequence[str]
+    trial_memory_limit: int | None = None
+    learned: Mapping[str, WarmStart] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     begun: float
     loop: Loop | None = None
     listed: ListedStudy | None = None
@@ -133,7 +133,7 @@ class SearchContext:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of the study, as study.json and the journal keep them."""
-        recipes = {name: each.stored() for name, each in self.recipes.items()}
+        recipes = {name: asdict(each) for name, each in self.recipes.items()}
         facts: dict[str, Any] = {"experiment": self.listed.experiment} if self.listed else {}
         facts |= {"learned": {name: each.stored() for name, each in self.learned.items()}} if self.learned else {}
         return facts_of(self.settings, self.devices, self.data, recipes=recipes, **facts)

@@ -26,6 +26,7 @@ from tune.recipe import SETTABLE, WORDS, parse_set, set_text, small_text_seconds
 from tune.search_space import FAMILIES, VARIABLE_RECIPE_FIELDS, Dimension, Value, fix_text, parse_fix, parse_vary
 from tune.units import (
     DURATIONS,
+    MEMORY_FORMS,
     at_most_text,
     bytes_text,
     duration_text,
@@ -35,7 +36,6 @@ from tune.units import (
     parse_price,
     whole_text,
 )
-from tune.units import SIZES as MEMORY_FORMS
 
 LOOP_ONLY_SETTINGS = ("metric", "maximize", "life")
 FAMILY_ONLY_SETTINGS = (

@@ -442,25 +442,23 @@ class Space:
     def sample(self, rng: random.Random) -> Config:
         """Draw a valid config: each width equally likely, then each number of heads that fits it, and so on."""
         config: Config = {}
+        shape: tuple[Value, ...] = ()
         for name, values in self.dimensions.items():
-            config[name] = rng.choice(self._choices(name, config) if name in COUPLED_DIMENSIONS else values)
+            coupled = name in COUPLED_DIMENSIONS
+            config[name] = rng.choice(self._next_values[shape] if coupled else values)
+            shape += (config[name],) if coupled else ()
         return config
 
-    def _choices(self, name: str, config: Mapping[str, Value]) -> tuple[Value, ...]:
-        """Return the values of one of COUPLED_DIMENSIONS that are valid beside those chosen, and leave a choice in the
-        rest."""
-        chosen = (name, *map(config.get, COUPLED_DIMENSIONS))
-        if chosen not in self._choices_cache:
-            later = [each for each in self.dimensions if each in COUPLED_DIMENSIONS and each not in (name, *config)]
-            grown = {value: {**config, name: value} for value in self.dimensions[name]}
-            fitting = (value for value in grown if self._fit(grown[value]) and any(self._grown(grown[value], later)))
-            self._choices_cache[chosen] = tuple(fitting)
-        return self._choices_cache[chosen]
-
     @cached_property
-    def _choices_cache(self) -> dict[tuple[Value | None, ...], tuple[Value, ...]]:
-        """Cache of `_choices`, as most of thousands of draws ask the same."""
-        return {}
+    def _next_values(self) -> dict[tuple[Value, ...], list[Value]]:
+        """Return, by the values of the first of COUPLED_DIMENSIONS, those of the next that a valid config has beside
+        them."""
+        found: dict[tuple[Value, ...], list[Value]] = {}
+        for shape in (tuple(each.values()) for each in self._shapes):
+            for place, value in enumerate(shape):
+                if value not in (there := found.setdefault(shape[:place], [])):
+                    there.append(value)
+        return found
 
     def uniform(self, rng: random.Random) -> Config:
         """Draw one of configs(), all equally likely."""

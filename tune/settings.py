@@ -48,8 +48,7 @@ from tune.search_space import (
 )
 from tune.store.journal import spent_at_its_end, study_facts
 from tune.store.mirror import is_copy, restore_from_mirror
-from tune.units import DURATIONS, NUMBER, bytes_text, duration_text, parse_duration
-from tune.units import SIZES as MEMORY_FORMS
+from tune.units import DURATIONS, MEMORY_FORMS, NUMBER, bytes_text, duration_text, parse_duration
 
 NO_METRIC = ("step", "save")
 EXECUTED = ("load", "train")

@@ -23,7 +23,7 @@ import pandas as pd
 from model.training.checkpoint import DamagedCheckpoint, export, model_resume_checkpoint
 from model.training.evaluation import Score
 from tune.assembly import make_engine, make_trial_environment
-from tune.backend.leased import STOP_FILE
+from tune.backend.leased import STOP_FILE, LeasedTrial
 from tune.backend.loop_trial import LoopTrial
 from tune.backend.session import (
     check_folder,
@@ -128,14 +128,12 @@ def run_study(
         print(line)
         return Outcome(folder=settings.resume, found=True, interrupted=None)
     if settings.address is None:
-        return search_on(settings, make_context, find_devices(settings), start_local_ray, None, callbacks)
+        return search_on(settings, make_context, find_devices(settings), callbacks)
     with join_cluster(settings.address):
         check_folder(settings.resume or settings.new_folder())
         if settings.train is not None:
             check_loop_on_nodes(loop_of(settings))
-        return search_on(
-            settings, make_context, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks
-        )
+        return search_on(settings, make_context, cluster_devices(settings), callbacks)
 
 
 def start_local_ray(context: SearchContext) -> AbstractContextManager[None]:
@@ -152,16 +150,13 @@ def slots_there(devices: Devices) -> frozenset[str]:
 
 
 def search_on(
-    settings: Settings, make_context: ContextMaker, devices: Devices,
-    up: Callable[[SearchContext], AbstractContextManager[None]], there: Callable[[Devices], frozenset[str]] | None,
-    callbacks: Sequence[Listener],
-) -> Outcome:  # fmt: skip
-    """Run a search on these devices. up: makes a Ray while trials run; there: names of the slots that there are just
-    now, where some may be lost."""
+    settings: Settings, make_context: ContextMaker, devices: Devices, callbacks: Sequence[Listener]
+) -> Outcome:
+    """Run a search on these devices, of this machine or of the cluster that was joined."""
     context = make_context(settings, devices)
-    ray, kept = up(context), partial(there, context.devices) if there else None
+    ray: AbstractContextManager[None] = start_local_ray(context) if settings.address is None else nullcontext()
     with study_folder(context.settings, context.facts()) as (study, stop_signal):
-        return conduct(context, study, ray, kept, stop_signal, callbacks)
+        return conduct(context, study, ray, stop_signal, callbacks)
 
 
 @contextmanager
@@ -181,10 +176,11 @@ def study_folder(settings: Settings, facts: Mapping[str, Any]) -> Iterator[tuple
 
 
 def conduct(
-    context: SearchContext, study: Path, up: AbstractContextManager[None],
-    slots_there: Callable[[], frozenset[str]] | None, stop_signal: StopSignal, callbacks: Sequence[Listener],
+    context: SearchContext, study: Path, up: AbstractContextManager[None], stop_signal: StopSignal,
+    callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
-    """Run a search on its context, in its new folder or the one that it resumes, until it ends or is told to."""
+    """Run a search on its context, in its new folder or the one that it resumes, until it ends or is told to. up: Ray
+    runs inside."""
     settings, devices, data = context.settings, context.devices, context.data
     with open_journal(study, settings) as journal, redirect_output(study / "log.txt") as write:
         with damage_as_user_error(journal):
@@ -201,14 +197,15 @@ def conduct(
             *([] if settings.address else [SystemRun(study / "tensorboard")]),  # on a cluster other machines train
             *(GuardedListener(each, write) for each in callbacks),
         ]
-        engine = make_engine(context, journal, listeners, slots_there=slots_there)
+        there = None if settings.address is None else partial(slots_there, devices)
+        engine = make_engine(context, journal, listeners, slots_there=there)
         go_on = model_resume_checkpoint if context.loop is None else resume_checkpoint
-        warnings = [*loop_change_warnings(settings, journal)]
+        for warning in loop_change_warnings(settings, journal):
+            write(warning)
         note_facts(context.facts(), journal)
         if settings.resume:
-            notes = restore(engine, go_on, settings.deadline, devices.processor, settings.stop_below_gain)
-            for line in (*notes, *warnings):
-                write(line)
+            for note in restore(engine, go_on, settings.deadline, devices.processor, settings.stop_below_gain):
+                write(note)
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_trial_environment(context, engine)
@@ -225,13 +222,11 @@ def conduct(
                 noted,
             ):
                 if not stop_signal.name:
+                    trained: type[LeasedTrial] = LoopTrial
+                    given: dict[str, Any] = {"loop": context.loop}
                     if context.loop is None:
-                        given: dict[str, Any] = {"data": dict(data), "families": pickle_families_by_value()}
-                        run_trials(engine, TrainingTrial, devices.ray_resources, go_on, environment=place, **given)
-                    else:
-                        run_trials(
-                            engine, LoopTrial, devices.ray_resources, go_on, environment=place, loop=context.loop
-                        )
+                        trained, given = TrainingTrial, {"data": dict(data), "families": pickle_families_by_value()}
+                    run_trials(engine, trained, devices.ray_resources, go_on, environment=place, **given)
             for line in conclude(context, engine, tensorboard, listeners):
                 write(line)
         return Outcome(folder=study, found=bool(best_so_far(journal)), interrupted=engine.cut_off)

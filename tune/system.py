@@ -2,11 +2,12 @@
 RAPL and /proc, of NVIDIA GPUs by NVML. Whatever else runs on the machine counts too.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,18 @@ NOTED_SECONDS = 30.0
 """
 
 
-@dataclass(frozen=True, kw_only=True)
 class Counter:
-    """A counter of energy. read: returns the joules so far, which begin again at 0 after `wraps`."""
+    """A counter of energy. read: returns the joules so far, which begin again at 0 after `wraps`; inf: at an unknown
+    reading."""
 
-    read: Callable[[], float]
-    wraps: float
+    def __init__(self, *, read: Callable[[], float], wraps: float = math.inf) -> None:
+        self._read, self._wraps, self._before = read, wraps, read()
+
+    def since_last(self) -> float:
+        """Return the joules since the last call; 0 where it began again at an unknown reading."""
+        before, self._before = self._before, self._read()
+        again = self._before < before and math.isinf(self._wraps)
+        return 0.0 if again else (self._before - before) % self._wraps
 
 
 def rapl_counters(root: Path = POWERCAP) -> Iterator[Counter]:
@@ -36,9 +43,7 @@ def rapl_counters(root: Path = POWERCAP) -> Iterator[Counter]:
     for zone in sorted(root.glob("intel-rapl:*")):  # AMD's have that name too
         with suppress(OSError, ValueError):
             if (zone / "name").read_text().startswith(("package", "dram")):
-                counter = Counter(read=_reader(zone / "energy_uj"), wraps=_reader(zone / "max_energy_range_uj")())
-                counter.read()
-                yield counter
+                yield Counter(read=_reader(zone / "energy_uj"), wraps=_reader(zone / "max_energy_range_uj")())
 
 
 def _reader(file: Path) -> Callable[[], float]:
@@ -62,12 +67,8 @@ def nvml_counters() -> Iterator[Counter]:
     """Yield the counter of each GPU that this process may use."""
     for library, device in visible_gpus():
         with suppress(Exception):
-            library.nvmlDeviceGetTotalEnergyConsumption(device)
-            yield Counter(read=_joules(library, device), wraps=float("inf"))
-
-
-def _joules(library: object, device: object) -> Callable[[], float]:
-    return lambda: library.nvmlDeviceGetTotalEnergyConsumption(device) / 1000  # type: ignore[attr-defined]
+            millijoules = partial(library.nvmlDeviceGetTotalEnergyConsumption, device)
+            yield Counter(read=lambda read=millijoules: read() / 1000)  # type: ignore[misc]
 
 
 class Energy(Listener):
@@ -77,7 +78,7 @@ class Energy(Listener):
         rows = journal.rows("SELECT value + 0.0 AS joules FROM study WHERE key = ?", ENERGY)
         self._joules = float(rows[0]["joules"]) if rows else 0.0
         self._journal, self._clock, self._noted = journal, clock, clock()
-        self._counters = [(counter, counter.read()) for counter in counters]
+        self._counters = counters
 
     def on_decision(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         self._measure()
@@ -94,14 +95,10 @@ class Energy(Listener):
 
     def note(self) -> None:
         """Add the energy since the last time; a counter that can no longer be read counts up to its last reading."""
-        self._noted, read = self._clock(), []
-        for counter, before in self._counters:
+        self._noted = self._clock()
+        for counter in self._counters:
             with suppress(Exception):
-                now = counter.read()
-                if now >= before or counter.wraps < float("inf"):
-                    self._joules += (now - before) % counter.wraps
-                read.append((counter, now))
-        self._counters = read
+                self._joules += counter.since_last()
         self._journal.write_facts(**{ENERGY: self._joules})
 
 
@@ -125,7 +122,6 @@ class System:
         self._clock, self._proc = clock, proc
         self._gpus, self._counters = list(visible_gpus()), list(rapl_counters(power))
         self._looked, self._cores = clock(), core_seconds(proc)
-        self._joules = [counter.read() for counter in self._counters]
         self._used = {pid: seconds for pid, (seconds, _) in self._study().items()}
 
     def figures(self) -> Readings | None:
@@ -151,10 +147,8 @@ class System:
 
     def _power(self, passed: float) -> Readings:
         with suppress(OSError, ValueError):
-            before, self._joules = self._joules, [counter.read() for counter in self._counters]
-            pairs = zip(self._counters, self._joules, before, strict=True)
-            taken = [(now - then) % counter.wraps for counter, now, then in pairs]
-            return {"processor_watts": sum(taken) / passed} if taken else {}
+            joules = [counter.since_last() for counter in self._counters]
+            return {"processor_watts": sum(joules) / passed} if joules else {}
         return {}
 
     def _gpu(self) -> Readings:

@@ -86,6 +86,12 @@ class Figures:
     def count(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
+    @property
+    def sums(self) -> list[int]:
+        """Return the rows that are the sum of the others, as one of their cells says."""
+        texts = self.columns.values()
+        return [row for row in range(self.count) if any(cells[row].strip().lower() in WHOLE for cells in texts)]
+
     def in_column(self, column: str) -> list[Figure | None]:
         return [figure(text) for text in self.columns[column]]
 
@@ -154,11 +160,6 @@ FORWARD_TO_STEP = 2.4, 3.6
 """Range of the FLOPs of a training step over those of its forward pass: the backward pass has about twice as many
 (Kaplan et al. 2020, arXiv:2001.08361, 2.1)."""
 GROWTH_SLACK = 1.5
-
-
-def is_whole(cell: str) -> bool:
-    """Whether a row of which this is a cell is the sum of the others."""
-    return cell.strip().lower() in WHOLE
 
 
 def split(name: str) -> str | None:
@@ -297,19 +298,17 @@ def hours(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find a sum of the rows' times above the hours that are claimed for all."""
     column = next((name for name in table.columns if name in TIMES and name not in ("time", "runtime")), None)
     if claims.hours is not None and column is not None:
-        whole = {row for cells in table.columns.values() for row, text in enumerate(cells) if is_whole(text)}
-        rows = (each for row, each in enumerate(table.in_column(column)) if each and row not in whole)
+        sums = table.sums
+        rows = (each for row, each in enumerate(table.in_column(column)) if each and row not in sums)
         taken = sum(each.value for each in rows) * TIMES[column] / 3600
         if taken > SUM_SLACK * claims.hours:
-            rule = f"{claims.hours:g} h are told of all"
             yield Finding(row="all", column=column, printed=f"{claims.hours:g} h", recomputed=f"{taken:.1f} h",
-                          rule=f"the sum of the rows; {rule}")  # fmt: skip
+                          rule=f"the sum of the rows; {claims.hours:g} h are told of all")  # fmt: skip
 
 
 def totals(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Find rows called a sum that are not the sum of the others."""
-    words = [name for name in table.columns if any(map(is_whole, table.columns[name]))]
-    for row in [row for row in range(table.count) if any(is_whole(table.columns[name][row]) for name in words)]:
+    for row in table.sums:
         for column in table.matching(rf"{TIME}|\w+_(?:seconds|minutes|hours|bytes|parameters|flops)|parameters"):
             cells = table.in_column(column)
             rest, printed = [each for place, each in enumerate(cells) if place != row and each], cells[row]

@@ -5,6 +5,8 @@ CSV. Standard library only.
 import csv
 import io
 import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +32,11 @@ EMPTY_CELL = "-"
 """Text of a cell without a figure."""
 GAP = 2
 """Characters between two columns on a screen."""
+
+
+def screen_width(otherwise: int) -> int:
+    """Return the characters of a line of the terminal; `otherwise` where the output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
 
 
 def screen_lines(

@@ -63,7 +63,7 @@ def energy_text(joules: float | None) -> str:
 
 
 BYTES = {"GB": 10**9, "MB": 10**6}
-SIZES = "2GB, 1.5GB or 512MB"
+MEMORY_FORMS = "2GB, 1.5GB or 512MB"
 
 
 def parse_bytes(text: str) -> int:
@@ -71,10 +71,10 @@ def parse_bytes(text: str) -> int:
     matched = re.fullmatch(rf"{NUMBER}(GB|MB)", text)
     if not matched:
         rule = "has no unit" if re.fullmatch(r"[0-9.]+", text) else "is not an amount of memory"
-        raise UserError(f"{text!r} {rule}: write {SIZES}")
+        raise UserError(f"{text!r} {rule}: write {MEMORY_FORMS}")
     megabytes = float(matched[1]) * BYTES[matched[2]] / BYTES["MB"]
     if math.isinf(megabytes):
-        raise UserError(f"{text[:9]!r}... is more memory than there is anywhere: write {SIZES}")
+        raise UserError(f"{text[:9]!r}... is more memory than there is anywhere: write {MEMORY_FORMS}")
     return round(megabytes) * BYTES["MB"]
 
 

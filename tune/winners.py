@@ -152,18 +152,16 @@ def last_lines(
             yield f"{family}: {no_winner_reason(journal, family)}"
             continue
         test = "not measured" if winner.test_perplexity is None else f"{winner.test_perplexity:.4g}"
-        marks = [
-            *(() if winner.decayed else ("before its decay",)),
-            *(("averaged weights",) if winner.averaged else ()),
-        ]
-        decayed = f" ({', '.join(marks)})" if marks else ""
+        marks = {"before its decay": not winner.decayed, "averaged weights": winner.averaged}
+        weights = ", ".join(mark for mark, holds in marks.items() if holds)
+        weights = f" ({weights})" if weights else ""
         measured = f" {winner.measured}" if winner.measured else ""
         bits = "" if winner.bits_per_character is None else f" ({winner.bits_per_character:.3f} bits a character)"
         quality = f"validation perplexity {winner.perplexity:.4g}{measured}{bits}, test perplexity {test}"
         size = f"{winner.parameters:,} parameters"
         score = scores.get(family)
         bleu = "" if score is None else f", BLEU {score.bleu:.1f} on {score.sentences} test sentences"
-        yield f"{family}: best {winner.trial} {label(winner.config)}{decayed}: {quality}, {size}{bleu}"
+        yield f"{family}: best {winner.trial} {label(winner.config)}{weights}: {quality}, {size}{bleu}"
 
 
 def spending_lines(journal: Journal, *, cap: float, spent: float, price: float | None = None) -> Iterator[str]:

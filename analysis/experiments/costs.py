@@ -29,7 +29,8 @@ from analysis.style import (
 )
 from tune.errors import UserError
 from tune.published import OUR_STAGES
-from tune.rows import Row, by_batch, stage_seconds
+from tune.rows import Row, by_batch, estimated_blocks, stage_seconds
+from tune.units import duration_text
 
 MEASURED = ("epoch_seconds", "memory_bytes", "paper_bytes")
 TOO_LARGE = ("out of memory", "killed")
@@ -68,7 +69,7 @@ def batch_size(study: Study) -> Picture:
             color, style, label = ENDS[name]
             plot.axvline(batch, c=color, ls=style, lw=1.3, label=f"{label}: {batch:,}")
         log_axis(plot.xaxis, [*table["batch"], *theirs["batch_size"], *ends.values()], tables.short_number)
-    log_axis(time.yaxis, [*timed["epoch_seconds"], *theirs["epoch_seconds"]], tables.short_duration)
+    log_axis(time.yaxis, [*timed["epoch_seconds"], *theirs["epoch_seconds"]], duration_text)
     time.set(ylabel="an epoch")
     memory.set(xlabel="rows of a batch", ylabel="memory of a step")
     for plot in (time, memory):
@@ -97,8 +98,6 @@ def draw_memory(plot: Axes, table: pd.DataFrame, limits: Sequence[float]) -> Non
     log_axis(plot.yaxis, heights, lambda value: f"{tables.short_count(value)}B")
 
 
-HEADS = 2
-"""Heads of the report's block."""
 RIGHT, REPORTS = "right", "report's"
 STYLES = {
     (RIGHT, "FlopCounterMode"): (BLUE, "o", "full"),
@@ -113,21 +112,17 @@ STYLES = {
 
 def estimates_table(study: Study) -> pd.DataFrame:
     """Return a row for each formula, batch and way to measure. UserError: the block was not measured."""
-    rows = experiment_rows(study, "estimates")
-    blocks = {row["asked"]["batch"]: row for row in rows
-              if row["asked"]["measure"] == "block" and row["config"]["heads"] == HEADS}  # fmt: skip
+    blocks = estimated_blocks(experiment_rows(study, "estimates"))
     if not blocks:
         raise UserError(f"study: {study.name!r} has no block of estimates yet; go on with it")
     measured = {
-        "FlopCounterMode": {batch: row["step_flops"] for batch, row in blocks.items()},
-        "Nsight Compute": {batch: flops for row in rows for batch, flops, _ in row.get("nsight", ())},
-        "published": published("estimates").set_index("batch_size")["measured_flops"].to_dict(),
-    }
+        "FlopCounterMode": "step_flops", "Nsight Compute": "nsight_flops", "published": "published_flops",
+    }  # fmt: skip
     formulas = {RIGHT: "paper_step_flops", REPORTS: "paper_reported_flops"}
     return pd.DataFrame([
-        {"formula": formula, "by": by, "batch": batch, "estimated": float(row[name]), "measured": float(found[batch])}
-        for formula, name in formulas.items() for by, found in measured.items()
-        for batch, row in sorted(blocks.items()) if batch in found
+        {"formula": formula, "by": by, "batch": row["step"][1], "estimated": float(row[name]),
+         "measured": float(row[counted])}
+        for formula, name in formulas.items() for by, counted in measured.items() for row in blocks if counted in row
     ])  # fmt: skip
 
 

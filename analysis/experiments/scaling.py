@@ -5,7 +5,7 @@ rate.
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from analysis import tables
 from analysis.study import Study, experiment_rows, over_seeds, published
@@ -98,7 +98,7 @@ def speed_up(study: Study) -> Picture:
     if table["disturbed"].any():
         plot.scatter([], [], s=16, facecolor="w", edgecolor=GREY, label="disturbed")
     plot.set(xscale="log", xticks=devices, xlabel="devices", ylabel="times as fast as one", ylim=(0, None))
-    plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plot.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     plot.xaxis.set_minor_locator(NullLocator())
     legend_above(plot, columns=4, length=2.6)
     return Picture(

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from analysis import tables
-from analysis.spending import slot_hold_times, spending
+from analysis.spending import slot_hold_times
 from analysis.study import Study
 from analysis.style import (
     BLACK,
@@ -56,7 +56,7 @@ def burn_down(study: Study) -> Picture:
     beyond = np.clip(taken - table[list(table)[1:]].sum(axis=1), 0, None)
     table["idle"] = np.minimum.accumulate(beyond[::-1])[::-1]
     table[UNREPORTED] = beyond - table["idle"]
-    cap = spending(study).cap
+    cap = float(study.facts["cap_seconds"])
     whats = [what for what in (*CHARGE_COLORS, UNREPORTED) if table[what].max() > 0]
     figure, (plot,) = new_figure()
     top = np.full(MOMENTS, cap)

@@ -37,7 +37,7 @@ from analysis.style import (
 )
 from tune.errors import UserError
 from tune.store.queries import lasting_reports_query
-from tune.units import counted
+from tune.units import counted, duration_text
 
 NAMED = 4  # most configs of a front that are all labelled, where there is room; of more, the best and the smallest
 
@@ -204,7 +204,7 @@ def curves(results: Results, family: str) -> Picture:
     for best in ends.merge(first[TRIAL_COLUMNS], on=TRIAL_COLUMNS).to_dict("records"):
         place = best[along], best[value]
         plot.annotate(results.name_of(best), place, textcoords="offset points", xytext=(4, -9))
-    log_axis(plot.xaxis, shown[along], formats.short_count if measure.is_loop_metric else formats.short_duration)
+    log_axis(plot.xaxis, shown[along], formats.short_count if measure.is_loop_metric else duration_text)
     number_axis(plot.yaxis, shown[value], log=not measure.is_loop_metric)
     plot.legend(loc="upper right" if measure.low_first else "lower right", title="furthest level")
     labels = [

@@ -150,12 +150,7 @@ class TextCorpus:
     test: Pieces
 
 
-def load_pairs(
-    path: Path | None,
-    *,
-    skip_bad_lines: bool = False,
-    track: Track = untracked,
-) -> PairCorpus:
+def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, track: Track = untracked) -> PairCorpus:
     """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar). UserError: what is wrong, and where.
 
     Pairs that are too long are left out after the split, so that the other pairs are where they would be with them.

@@ -341,6 +341,4 @@ def _joined(chunks: list[Sentences]) -> Sentences:
 
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    return np.concatenate([[0], np.cumsum(lengths)])

@@ -274,14 +274,8 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track =
         raise name.refused(f"leaves no pair for the split {empty[0]!r}: name a dataset with more distinct sentences")
     kept["train"] = train
     lines = ("\t".join(pair) + "\n" for part in ("train", *HELD_OUT) for pair in (*kept[part], ("", "")))
-    return PairCorpus(
-        name=name.text,
-        sha256=_digest(lines),
-        builtin=False,
-        **kept,
-        too_long=two_sided - short,
-        bad_lines=0,
-    )
+    too_long = two_sided - short
+    return PairCorpus(name=name.text, sha256=_digest(lines), builtin=False, **kept, too_long=too_long, bad_lines=0)
 
 
 def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> TextCorpus:

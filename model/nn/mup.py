@@ -101,22 +101,15 @@ def parameter_groups(
         HIDDEN: (hidden, 1 / hidden, scaling.epsilon),
         "gain": (1.0, 0.0, scaling.epsilon),
     }
-    groups = []
-    parameters = roles(model)
-    for role, (rate, decay, eps) in rules.items():
-        members = [parameter for name, parameter in model.named_parameters() if parameters[name] == role]
-        if members:
-            groups.append(
-                {
-                    "params": members,
-                    "role": role,
-                    "lr": base_rate * rate,
-                    "peak_rate": base_rate * rate,
-                    "weight_decay": weight_decay * decay,
-                    "eps": EPSILON * eps,
-                }
-            )
-    return groups
+    role_of = roles(model)
+    return [
+        {
+            "params": members, "role": role, "lr": base_rate * rate, "peak_rate": base_rate * rate,
+            "weight_decay": weight_decay * decay, "eps": EPSILON * eps,
+        }
+        for role, (rate, decay, eps) in rules.items()
+        if (members := [each for name, each in model.named_parameters() if role_of[name] == role])
+    ]  # fmt: skip
 
 
 def roles(model: nn.Module) -> dict[str, str]:

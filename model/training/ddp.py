@@ -29,40 +29,16 @@ PARTS = (2, 4, 8)
 """Parts of a batch whose gradients are compared with those of the whole one."""
 
 
-class SharedBatches(EndlessBatches):
-    """One rank's rows of each whole batch; `tokens` and the state stay those of the whole.
-
-    UserError: a batch has fewer rows than there are ranks.
-    """
-
-    def __init__(self, whole: EndlessBatches, rank: int, ranks: int) -> None:
-        self._whole, self._rank, self._ranks = whole, rank, ranks
-        some = whole.any_batch()
-        if (rows := len(some.targets)) < ranks:
-            row = some.targets[0].numel()
-            raise UserError(
-                f"batch_tokens: {rows * row} are {rows} rows, too few for {ranks} devices; take at least {ranks * row}"
-            )
-
-    def __next__(self) -> Batch:
-        return self._share(next(self._whole))
-
-    def __len__(self) -> int:
-        return len(self._whole)
-
-    def any_batch(self) -> Batch:
-        return self._share(self._whole.any_batch())
-
-    def state(self) -> dict[str, int]:
-        return self._whole.state()
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self._whole.load_state(state)
-
-    def _share(self, batch: Batch) -> Batch:
-        first, last = (rank * len(batch.targets) // self._ranks for rank in (self._rank, self._rank + 1))
-        inputs = tuple(x[first:last] for x in batch.inputs)
-        return Batch(inputs, batch.targets[first:last], batch.tokens)
+def share_of(batch: Batch, rank: int, ranks: int) -> Batch:
+    """Return one rank's rows of a batch, with the `tokens` of the whole. UserError: it has fewer rows than there are
+    ranks."""
+    if (rows := len(batch.targets)) < ranks:
+        row = batch.targets[0].numel()
+        raise UserError(
+            f"batch_tokens: {rows * row} are {rows} rows, too few for {ranks} devices; take at least {ranks * row}"
+        )
+    first, last = (each * rows // ranks for each in (rank, rank + 1))
+    return Batch(tuple(x[first:last] for x in batch.inputs), batch.targets[first:last], batch.tokens)
 
 
 class ParallelLearner(Learner):
@@ -86,6 +62,7 @@ class ParallelLearner(Learner):
     ):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         super().__init__(config, data, device, micro_batches)
+        share_of(self.batches.any_batch(), self.rank, self.ranks)  # one of too few rows is refused here
         self.together = DistributedDataParallel(
             self.model, bucket_cap_mb=bucket_megabytes, forward_sync_buffers=False, **options
         )
@@ -95,17 +72,14 @@ class ParallelLearner(Learner):
         if self.rank:
             torch.manual_seed(config.seed + self.rank)  # so that each rank has its own dropout
 
-    def feed(self, config: Config) -> EndlessBatches:
-        """Return this rank's share of the batches."""
-        return SharedBatches(super().feed(config), self.rank, self.ranks)
-
     def _gradients(self, batch: Batch) -> Tensor:
         """Add the batch's gradients, never again in smaller parts: the other ranks would wait for this one."""
         return self._by_parts(batch)
 
     def _by_parts(self, batch: Batch) -> Tensor:
-        """Add the gradients of all parts; the ranks communicate with the last part only."""
-        *others, last = [(part, share * self.ranks) for part, share in batch.parts(self.micro_batches)]
+        """Add the gradients of this rank's rows of a batch in parts; the ranks communicate with the last part only."""
+        own = share_of(batch, self.rank, self.ranks)
+        *others, last = [(part, share * self.ranks) for part, share in own.parts(self.micro_batches)]
         with self.together.no_sync():
             losses = [self._backward(*part) for part in others]
         return torch.stack([*losses, self._backward(*last)]).sum()
@@ -174,18 +148,17 @@ def agreement(learner: ParallelLearner) -> dict[str, Any]:
         learner.micro_batches = 1
         return {
             "bit_equal": bool((gathered(together, learner.device) == together.cpu()).all()),
-            "against_whole_batch": distance(together, flat_gradient(learner, lambda: _alone(learner))),
+            "against_whole_batch": distance(together, flat_gradient(learner, lambda: _alone(learner, batch))),
             "accumulated": cut,
         }
     finally:
         learner.model.train()
 
 
-def _alone(learner: ParallelLearner) -> None:
+def _alone(learner: ParallelLearner, batch: Batch) -> None:
     """Add the gradients of the whole batch, in this process alone."""
-    whole = learner.family.training_batches(learner.config, learner.data, learner.device).any_batch()
     with learner.together.no_sync():
-        for part, share in whole.parts(learner.ranks):
+        for part, share in batch.parts(learner.ranks):
             learner._backward(part, share)
 
 
@@ -234,7 +207,5 @@ class SampledBatches(EndlessBatches):
 
 def train_on_sampled(learner: Learner, batches: int, *, set_epoch: bool) -> SampledBatches:
     """Let a learner go through so many batches again and again; return these."""
-    whole = learner.family.training_batches(learner.config, learner.data, learner.device)
-    made = SampledBatches(whole, batches, ranks(), set_epoch=set_epoch)
-    learner.batches = SharedBatches(made, learner.rank, ranks()) if ranks() > 1 else made
+    learner.batches = made = SampledBatches(learner.feed(learner.config), batches, ranks(), set_epoch=set_epoch)
     return made

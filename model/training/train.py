@@ -203,9 +203,7 @@ class _Training:
         return warm * self.decay.factor(self._training_left(later))
 
     def _begin_decay_when_due(self) -> None:
-        if not self.segment.final:
-            return
-        if self.decay.is_due(self._training_done(), self._training_left()):
+        if self.segment.final and self.decay.is_due(self._training_done(), self._training_left()):
             if self.decay.fraction == 1.0:
                 self._save(checkpoints.BEFORE_DECAY, after=self.forecast.closing_seconds())
             self.decay.begin(self._training_left())

@@ -1,6 +1,5 @@
 """What is shown of a study of a user's loop: its metric in the place of perplexity, where high is good; no sizes."""
 
-import io
 import json
 import re
 import sys
@@ -14,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from analysis.page import draw
 from analysis.plots.dimensions import comparable_measurements, effects, importances, place_values
@@ -222,11 +220,14 @@ def test_the_ranking_is_the_one_that_the_search_returned(loop: Loops, results: R
 
 
 @pytest.mark.parametrize("width", range(40, 200, 10))
-def test_what_a_loop_reported_makes_room_for_steps_and_price(results: Results, width: int) -> None:
+def test_what_a_loop_reported_makes_room_for_steps_and_price(
+    results: Results, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In a terminal of any width."""
-    out, table = io.StringIO(), ranking(results)
-    show(Console(file=out, width=width), results, table, table, by="perplexity", top=1)
-    hidden = out.getvalue().partition("columns for: ")[2].partition(" (")[0].split(", ")
+    monkeypatch.setattr("analysis.tables.WIDTH", width)
+    table = ranking(results)
+    show(results, table, table, by="perplexity", top=1)
+    hidden = capsys.readouterr().out.partition("columns for: ")[2].partition(" (")[0].split(", ")
     assert "last seen" in hidden or not {"steps", "device-s"} & {*hidden}
 
 

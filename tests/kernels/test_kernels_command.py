@@ -8,7 +8,7 @@ import pytest
 from kernels import table, timing
 from kernels.benchmark import KERNELS
 from kernels.settings import NAMES, SMALL, Settings
-from kernels.table import in_process, report
+from kernels.table import report
 from tune.cli import main, parse
 from tune.errors import UserError
 from tune.experiments import kernels as tasks
@@ -61,7 +61,7 @@ def rows():
     settings = parse(Settings, ["--local", *flags])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "VALUE_SECONDS", 1e-4)
-        return settings, list(in_process(settings))
+        return settings, [tasks.rows_of(None, settings, name) for name in settings.kernels]
 
 
 def test_json_is_a_list_of_rows_with_ratios(rows, capsys):

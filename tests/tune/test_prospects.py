@@ -50,7 +50,7 @@ def study(tmp_path: Path) -> Study:
         world = World(folder, cap=cap, **{"slots": 2} | about)
         facts = {
             "settings": Settings(budget=cap, seed=3, patient=patient, search="random").stored(),
-            "recipes": dict.fromkeys(world.families, RECIPE.stored()), "devices": {"slots": 2, "name": "CPU core"},
+            "recipes": dict.fromkeys(world.families, asdict(RECIPE)), "devices": {"slots": 2, "name": "CPU core"},
         }  # fmt: skip
         (folder / "study.json").write_text(json.dumps(facts))
         world.journal.write_facts(**facts)

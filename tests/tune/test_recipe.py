@@ -5,7 +5,7 @@ what was tuned there.
 import json
 import math
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,7 +160,7 @@ def test_a_trial_whose_batch_is_its_own_has_the_rate_and_warm_up_and_beta2_that_
     family: str, seconds: float
 ) -> None:
     given = {"context": 64, "weight_decay": 0.5}
-    study = Recipe.from_stored(json.loads(json.dumps(made(family, seconds=seconds, given=given).stored())))
+    study = Recipe.from_stored(json.loads(json.dumps(asdict(made(family, seconds=seconds, given=given)))))
     for batch in (192, 384, 768, 1024, 3072, 16_384):
         whole = made(family, seconds=seconds, given={**given, "batch_tokens": batch}).config
         assert study.at({"batch_tokens": batch, "layers": 2}) == {**whole, "layers": 2}
@@ -185,7 +185,7 @@ def test_a_family_of_ones_own_keeps_its_own_whatever_the_cap() -> None:
 def test_stored_and_typed_forms_are_read_back_and_strangers_are_refused() -> None:
     given = {"context": 256, "learning_rate": 0.0012345678901, "weight_decay": 1e-05}
     assert parse_set(set_text(given)) == given
-    stored = json.loads(json.dumps(made().stored()))
+    stored = json.loads(json.dumps(asdict(made())))
     assert Recipe.from_stored(stored) == made()
     for window in (made().context, 2**20):
         assert Recipe.from_stored({**stored, "evaluation_window": window}).evaluation_window == window
@@ -402,7 +402,6 @@ def test_a_plan_tells_it_with_its_reasons(asked: Settings) -> None:
     plan = make_plan(replace(asked, set={"context": 128}))
     lines = [line.split() for line in plan_lines(plan)]
     assert ["context", "128", "given"] in lines
-    assert {name for name in SETTABLE if any(line[:1] == [name] for line in lines)} == set(SETTABLE)
     assert plan.families["nanogpt"].recipe.context == 128
 
 

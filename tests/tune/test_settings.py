@@ -71,7 +71,7 @@ def test_families_take_their_shares():
         *(({"patient": odd}, f"--patient: {odd!r} is neither on nor off: write True or False") for odd in (1, "no")),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"confirm": 1}, "--confirm: '1' is too few: .*write 2"),
-        ({"objective": "size"}, "--objective: 'size' is not there: choose loss or front"),
+        ({"objective": "size"}, "--objective: 'size' is not known: choose from loss, front"),
         ({"objective": "front", "confirm": 2}, "--objective: 'front' has no one leader, whom --confirm is about"),
         ({"objective": "front", "stop_below_gain": 0.01}, "--objective: 'front' .* --stop-below-gain is about"),
         ({"stop_below_gain": -0.1}, "--stop-below-gain: '-0.1/h' is no gain: write nats a device-hour, 0 or more"),

@@ -21,9 +21,9 @@ from tune.store.heartbeat import (
     GRACE_SECONDS,
     IDLE,
     WORKING,
-    Driver,
     DriverWatch,
     HeartbeatThread,
+    Process,
     cancel_exit_timer,
     machine_boot_id,
     opened_monotonic,
@@ -58,7 +58,7 @@ class TrialEnvironment:
     recipes: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
     evaluation_tokens: Mapping[str, int]
     report_every: float
-    driver: Driver
+    driver: Process
     memory_limit: int | None
     listed: bool = False
     processor: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -76,7 +76,7 @@ class LoopTrial(LeasedTrial):
         """Tell the loop of its lease, in its process or, where there is none, in a new one."""
         assignment, place = self._assignment, self._environment
         self._until = opened + assignment["seconds"] - LAST_SECONDS
-        self._heard, self._opened = time.monotonic(), opened
+        self._heard = opened
         self._told: Mapping[str, Any] | None = None
         self._folder = place.folder / "checkpoints" / assignment["trial"]
         self._output = place.folder / output_of(assignment["trial"])
@@ -146,8 +146,7 @@ class LoopTrial(LeasedTrial):
             elif "idle" not in message:
                 return message
         self._end_process()
-        heard = self._heard if self._told else self._opened
-        return forced_end_report(self._folder, self._told, time.monotonic() - heard)
+        return forced_end_report(self._folder, self._told, time.monotonic() - self._heard)
 
     def _receive(self, seconds: float) -> Mapping[str, Any] | None:
         """Return what the loop's process says of this lease within so many seconds; None: nothing. ConnectionError: it
@@ -179,12 +178,9 @@ class LoopTrial(LeasedTrial):
         patience = max(CLOSING_SECONDS, LEASE_RESERVE_FACTOR * self._told["gap"])
         until = min(self._until, time.monotonic() + patience)
         with suppress(ConnectionError):
-            while (left := until - time.monotonic()) > 0:
-                message = self._receive(left)
-                if message is not None:
-                    if message.get("idle"):
-                        return
-                    break
+            message = self._receive(until - time.monotonic())
+            if message is not None and message.get("idle"):
+                return
         self._end_process()
 
     def _tell_how_it_ended(self) -> None:

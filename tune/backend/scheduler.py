@@ -178,9 +178,7 @@ class BudgetScheduler(FIFOScheduler):
                 self._bridge.waiting.remove(waiting[name])
                 trial.set_config(self._bridge.config(waiting[name]))
             return trial
-        if pending:
-            return None
-        if self._bridge.engine.is_done:
+        if not pending and self._bridge.engine.is_done:
             for trial in list(self._bridge.known.values()):
                 if trial.status == Trial.PAUSED:
                     self.controller.stop_trial(trial)

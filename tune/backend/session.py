@@ -179,10 +179,7 @@ def run_trials(
     # else it warns that trials wrote none of Tune's files
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)
     scheduler = BudgetScheduler(bridge)
-    trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(trained, **given),
-        dict(needs),
-    )
+    trainable = ray.tune.with_resources(ray.tune.with_parameters(trained, **given), dict(needs))
     with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
         tuner = ray.tune.Tuner(
             trainable,

@@ -24,8 +24,8 @@ from tune.search.policy import BudgetLeft, HandBack, Move, Policy, Promote, Star
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2
 HYPERBAND_REDUCTION = 2
-OPTUNA_HALVING_REDUCTION, OPTUNA_HALVING_GRACE = 2, 2
-OPTUNA_HYPERBAND_REDUCTION, OPTUNA_HYPERBAND_GRACE = 4, 2
+OPTUNA_HALVING = {"reduction": 2, "grace": 2}
+OPTUNA_HYPERBAND = {"reduction": 4, "grace": 2}
 """Reduction factors, and grace periods in units of time: the best of each scheduler on the seven tables, of reductions
 2 to 5 and grace periods 1 to 16 (docs/log.md)."""
 FIRST_REPORTS_SHARE = 0.5
@@ -97,9 +97,6 @@ class Baseline(Policy):
     def on_turned(self, trial: str, loss: float, training: float) -> None:
         self.on_finished(trial)
 
-    def on_returned(self, trial: str, *, trained: bool = True) -> None:
-        self.on_finished(trial)
-
     def on_ended(self, trial: str, reason: str) -> None:
         self._rests(trial, "ended")
         self.on_failed(trial)
@@ -110,10 +107,10 @@ class Baseline(Policy):
         self.going[trial] = None
 
     def ignore(self, *_: Any, **__: Any) -> None:
-        """Do nothing: no baseline has a ladder, or knows of a last segment or a last comparison; and no replay is
-        resumed."""
+        """Do nothing: no baseline has a ladder, or knows of a last segment or a last comparison; no trial
+        of a replay returns by itself, and none is resumed."""
 
-    on_life_known = on_finishing = on_confirming = enough_seconds = on_resumed = refit = ignore
+    on_life_known = on_finishing = on_confirming = on_returned = enough_seconds = on_resumed = refit = ignore
 
     def make_ladder(self, seconds: float, within: float = math.inf, deadline: float = math.inf) -> Ladder:
         raise NotImplementedError
@@ -404,16 +401,13 @@ class OneReport(Baseline):
         return False
 
 
-def make_baseline(scheduler: str, *, supply: CurveSuggestions, **common: Any) -> Policy:
+def make_baseline(scheduler: str, **common: Any) -> Policy:
     """Return the baseline of that name."""
-    common = {"supply": supply} | common
-    halving = {"reduction": OPTUNA_HALVING_REDUCTION, "grace": OPTUNA_HALVING_GRACE}
-    hyperband = {"reduction": OPTUNA_HYPERBAND_REDUCTION, "grace": OPTUNA_HYPERBAND_GRACE}
     makers: dict[str, Callable[[], Policy]] = {
         "ray-asha": lambda: RayAsha(**common),
         "ray-hyperband": lambda: RayHyperBand(**common),
-        "optuna-hyperband": lambda: OptunaPruner(hyperband=True, **hyperband, **common),
-        "optuna-halving": lambda: OptunaPruner(hyperband=False, **halving, **common),
+        "optuna-hyperband": lambda: OptunaPruner(hyperband=True, **OPTUNA_HYPERBAND, **common),
+        "optuna-halving": lambda: OptunaPruner(hyperband=False, **OPTUNA_HALVING, **common),
         "promotion-asha": lambda: PromotionAsha(**common),
         "one-report": lambda: OneReport(**common),
         "random": lambda: Baseline(**common),

@@ -278,32 +278,23 @@ def _curve(line: str, where: str) -> Curve:
             tuple(math.nan if loss is None else float(loss) for loss in row.get(name, ()))
             for name in ("valid_loss", "averaged_loss", "decayed_loss")
         )
-        seconds, steps = float(row["seconds_per_report"]), float(row.get("steps_per_report", 1.0))
-        memory, warm_up = float(row.get("memory_mb") or 0.0) * 1e6, int(row.get("warm_up_steps") or 0)
-        parameters = int(row["parameters"])
-        tokens, text_tokens = (float(row.get(name) or 0.0) for name in ("tokens_per_report", "text_tokens"))
-        dropout_after = float(row.get("dropout_after", EPOCHS_AS_NEW))
+        steps = float(row.get("steps_per_report", 1.0))
+        curve = Curve(
+            config=row["config"], parameters=int(row["parameters"]), family=str(row.get("family") or ""),
+            seconds_per_report=float(row["seconds_per_report"]), report_every=steps,
+            losses=_filled(losses) if decayed else losses, decayed=decayed, averaged=_filled(averaged),
+            memory_bytes=float(row.get("memory_mb") or 0.0) * 1e6, warm_up_steps=int(row.get("warm_up_steps") or 0),
+            tokens_per_step=float(row.get("tokens_per_report") or 0.0) / (steps or 1.0),
+            text_tokens=float(row.get("text_tokens") or 0.0),
+            dropout_after=float(row.get("dropout_after", EPOCHS_AS_NEW)),
+        )  # fmt: skip
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where} holds something that is not a number ({error})") from error
-    counts = 0 < seconds < math.inf and 0 < steps < math.inf and parameters >= 0
-    if not losses or not counts or not isinstance(row["config"], dict):
+    counts = 0 < curve.seconds_per_report < math.inf and 0 < steps < math.inf and curve.parameters >= 0
+    if not losses or not counts or not isinstance(curve.config, dict):
         rule = "a config object, at least one loss, parameters, and seconds and steps per report above 0"
         raise UserError(f"{where} needs {rule}")
-    return Curve(
-        config=row["config"],
-        parameters=parameters,
-        seconds_per_report=seconds,
-        losses=_filled(losses) if decayed else losses,
-        report_every=steps,
-        memory_bytes=memory,
-        decayed=decayed,
-        averaged=_filled(averaged),
-        warm_up_steps=warm_up,
-        family=str(row.get("family") or ""),
-        tokens_per_step=tokens / steps,
-        text_tokens=text_tokens,
-        dropout_after=dropout_after,
-    )
+    return curve
 
 
 def _filled(losses: tuple[float, ...]) -> tuple[float, ...]:

@@ -23,7 +23,7 @@ from tune.curves.replay_settings import ALL, ReplaySettings
 from tune.errors import UserError
 from tune.flags import invalid
 from tune.table_text import Table as TextTable
-from tune.table_text import screen_lines
+from tune.table_text import screen_lines, screen_width
 
 Row = dict[str, Any]
 """What a cell was asked for, and what was found."""
@@ -259,6 +259,5 @@ def run(settings: ReplaySettings) -> int:
     elif settings.form:
         print(settings.render(shown))
     else:
-        width = Console().width if sys.stdout.isatty() else sys.maxsize
-        print("\n\n".join("\n".join(screen_lines(each, width)) for each in shown))
+        print("\n\n".join("\n".join(screen_lines(each, screen_width(sys.maxsize))) for each in shown))
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tune.errors import UserError
-from tune.flags import Command, flag_field, flag_name, invalid, parse_each, parse_known
+from tune.flags import Command, flag_field, flag_name, invalid, parse_each
 from tune.table_text import TableFlags
 from tune.units import duration_text, parse_bytes, parse_duration
 
@@ -111,7 +111,7 @@ class ReplaySettings(TableFlags):
     )
     schedulers: tuple[str, ...] = flag_field(
         "what to compare; ration is the search's own",
-        default=SCHEDULERS, form=",".join(SCHEDULERS), parse=parse_each(parse_known(SCHEDULERS)), show=lambda _: "all",
+        default=SCHEDULERS, form=",".join(SCHEDULERS), choices=SCHEDULERS, parse=parse_each(str), show=lambda _: "all",
     )  # fmt: skip
     ablations: tuple[str, ...] = flag_field(
         "also ration without these ideas, one at a time", default=(), form=f"{ALL}|IDEA,...", parse=parse_each(str)

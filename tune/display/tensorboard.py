@@ -310,14 +310,9 @@ class LedgerRun:
         for family in self._best:
             self._show(family, int(engine.accounting.ledger.spent))
 
-    def on_trial_end(self, trial: str) -> None:
-        """Update the best so far when a trial is over: one that failed is none any more, and a loop's best until then
-        counts."""
-        if self._metric is not None or trial in [row["trial"] for row in self._best.values()]:
-            self.update_best()
-
     def update_best(self) -> None:
-        """Ask the journal anew which trials are the best so far."""
+        """Ask the journal anew which trials are the best so far: one that failed is none any more, and a loop's best
+        until its end counts."""
         self._best = best_so_far(self._journal)
 
     def _is_best(self, family: str, trial: str, report: Report) -> bool:
@@ -398,9 +393,7 @@ class TensorBoard(Listener):
         with self.watch:
             if trial is not None:
                 self._run(engine, trial).on_decision(action, reason, engine.accounting.clock())
-            if trial is not None and action == "stop":
-                self._ledger.on_trial_end(trial)
-            if action == RETRY:
+            if action in ("stop", RETRY):
                 self._ledger.update_best()
             self._ledger.write(engine)
 

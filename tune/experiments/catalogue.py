@@ -33,7 +33,7 @@ from tune.experiments.prices import price_lines
 from tune.experiments.runner import run_experiment
 from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
-from tune.experiments.tables import final_tables, show
+from tune.experiments.tables import final_tables, lines_of
 from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path, under_flag
 from tune.load import load_families
@@ -65,6 +65,7 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
     context = make_experiment_context(experiment, settings)
     share = affordable_share(context.points, settings.budget)
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
+    yield from context.notes
     for group in groups(context.points):
         for point in group:
             yield f"{point.devices} x {point.text}: {point.seconds_at(share):.0f} s"
@@ -116,10 +117,7 @@ def run(settings: ExperimentSettings) -> int:
         print(*list_lines(EXPERIMENTS.values()), sep="\n")
     elif settings.tables:
         tables = of_study(settings.tables)
-        if settings.form:
-            print(settings.render(tables))
-        else:
-            show(tables, print)
+        print(settings.render(tables) if settings.form else "\n".join(lines_of(tables)))
     elif settings.plan:
         experiment = EXPERIMENTS[settings.name]
         print(*(plan_lines if experiment.work else plan_list)(experiment, settings), sep="\n")

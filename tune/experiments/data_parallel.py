@@ -136,7 +136,7 @@ def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     rounds, others = undisturbed(plain_steps({"default": default}) | ways, default, context.seconds_left)
     yield Message(kind="steps", row={
         "parameters": default.parameters, "bytes": gradient_bytes(default), "backend": dist.get_backend(),
-        "rows": len(default.batches.any_batch().targets), "distance": found, "rounds": rounds,
+        "rows": len(default.batches.any_batch().targets) // default.ranks, "distance": found, "rounds": rounds,
         "default_seconds": interval(itemgetter("default"), rounds),
         "seconds": interval(itemgetter("other"), rounds),
         "times": interval(lambda median: median["default"] / median["other"], rounds), **others,

@@ -15,32 +15,17 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.tables import figure
-from tune.published import published
+from tune.rows import estimated_blocks, estimated_steps
 from tune.units import bytes_text
 
 MFLOP, MEGABYTE, TIMES = "{:,.1f}", "{:,.2f}", "{:.3f}"
 STEP = "of", "batch", "heads"
-HEADS, REPORTED_PARAMETERS = WordConfig.heads, 13_466_278
+REPORTED_PARAMETERS = 13_466_278
 STEPS = {"step counted": "step_flops", "by Nsight": "nsight_flops", "published, by Nsight": "published_flops"}
 FLOPS = {
     "report's formula": "paper_reported_flops", "forward on paper": "paper_forward_flops", "counted": "forward_flops",
     "step on paper": "paper_step_flops", **STEPS,
 }  # fmt: skip
-
-
-def steps_of(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of steps, each with its `step`: block or whole model, batch, heads. Those of the report's block
-    also have what Nsight Compute counted, and the report's figures, where they are known."""
-    found = {}
-    for row in (each for each in rows if "paper_step_flops" in each):
-        step = row["asked"]["measure"], row["asked"]["batch"], row["config"]["heads"]
-        found[step] = {**row, "step": step}
-    for batch, flops, traffic in (each for row in rows for each in row.get("nsight", ())):
-        found.get(("block", batch, HEADS), {}).update(nsight_flops=flops, nsight_bytes=traffic)
-    for row in published("estimates"):
-        known = {"published_flops": row["measured_flops"], "published_bytes": 1e3 * row["measured_dram_kilobytes"]}
-        found.get(("block", row["batch_size"], HEADS), {}).update(known)
-    return [found[each] for each in sorted(found)]
 
 
 def parameters(rows: Sequence[Row]) -> Table:
@@ -63,7 +48,7 @@ def flops(rows: Sequence[Row]) -> Table:
             *map(str, row["step"]), *(figure(row.get(name), MFLOP, 1e-6) for name in FLOPS.values()),
             figure(row.get("published_flops"), TIMES, 1 / row["paper_step_flops"]),
         ]
-        for row in steps_of(rows)
+        for row in estimated_steps(rows)
     ]  # fmt: skip
     note = (
         "The report's formula: batch x 7 x 35 x 200 x 200 multiplications. On paper: 8 S D^2 + 4 S^2 D + 4 S D F a row "
@@ -76,7 +61,7 @@ def flops(rows: Sequence[Row]) -> Table:
 def slopes(rows: Sequence[Row]) -> Table:
     """Return the table of the slopes of measured FLOPs of the report's block over estimated ones, by least squares over
     its batches."""
-    found, block = [], [row for row in steps_of(rows) if (row["step"][0], row["step"][2]) == ("block", HEADS)]
+    found, block = [], estimated_blocks(rows)
     for name, counted in STEPS.items():
         if len(known := [row for row in block if counted in row]) > 1:
             ways = (known[:2], "paper_reported_flops"), (known, "paper_reported_flops"), (known, "paper_step_flops")
@@ -100,7 +85,7 @@ def memory(rows: Sequence[Row]) -> Table:
             *map(str, row["step"]), *against(row, "kept_bytes"), *against(row, "step_bytes"),
             *(figure(row.get(name), MEGABYTE, 1e-6) for name in ("nsight_bytes", "published_bytes")),
         ]
-        for row in steps_of(rows)
+        for row in estimated_steps(rows)
     ]  # fmt: skip
     columns = *STEP, "kept on paper", "kept", "times", "step on paper", "step", "times", "DRAM by Nsight", "published"
     note = "Kept: what forward saves for backward. Step: the most held at once, with AdamW. DRAM: traffic, no size"

@@ -18,15 +18,13 @@ from tune.flags import (
     invalid,
     parse_families,
     parse_path,
-    parse_share,
     under_flag,
 )
 from tune.recipe import parse_set, set_text
 from tune.search_flags import CORPUS, HUB_PAIRS, HUB_TEXT, SET_NAMES
 from tune.settings import Settings
 from tune.table_text import FORMS, TableFlags
-from tune.units import SIZES as MEMORY_FORMS
-from tune.units import bytes_text, parse_bytes
+from tune.units import MEMORY_FORMS, bytes_text, parse_bytes
 
 EXPERIMENTS = {
     **dict.fromkeys(("ablation", "overfitting"), "translation"),
@@ -81,7 +79,7 @@ class ExperimentSettings(TableFlags, Settings):
         stored=False, on_resume=True,
     )  # fmt: skip
     scale: float = flag_field(
-        "train for this share of the full length, such as 0.01", default=1.0, form="SHARE", parse=parse_share
+        "train for this share of the full length, such as 0.01", default=1.0, form="SHARE", parse=float
     )
     seeds: int = flag_field("trainings of each configuration, with a seed each", default=1, form="N", parse=int)
     of: Path | None = flag_field(
@@ -134,8 +132,8 @@ class ExperimentSettings(TableFlags, Settings):
                 raise invalid(each, f"{typed[each]!r} is not for {name}, which has a model of its own: leave it out")
             asked["text_corpus"] = BUILTIN  # read by nothing
         if "of" in typed and "resume" not in typed:
-            asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
-        return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)
+            typed = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
+        return super().from_flags({**asked, **typed}, experiment=name)
 
     def first_line(self) -> str | None:
         """Return what was asked for, as flags; None: no study is asked for."""

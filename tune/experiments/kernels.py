@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from kernels.benchmark import KERNELS, Row, check_implementations, measure, measure_peaks, selected_implementations
 from kernels.kernel import THREADS, Implementation
 from kernels.settings import Settings
-from kernels.table import in_process, report
+from kernels.table import report
 from kernels.timing import TRIES
 from tune.errors import UserError, disk_error_as_user_error
 from tune.store.accounting import Accounting, Hold, Ledger
@@ -104,23 +104,20 @@ def run(settings: Settings) -> int:
     check_implementations(settings)
     asked = tuple(name for name in settings.kernels if implementations_of(settings, name))
     settings = replace(settings, kernels=asked)  # no lease for one that has nothing to measure
-    if settings.local:
-        return report(settings, in_process(settings))
-    with cluster() as up:
-        return report(settings, in_tasks(up, settings) if settings.budget is None else in_study(up, settings))
-
-
-def in_tasks(cluster: Cluster, settings: Settings) -> Iterator[list[Row]]:
-    """Yield the rows of each kernel."""
-    for name in settings.kernels:
-        yield rows_of(cluster, settings, name)
+    with nullcontext() if settings.local else cluster() as up:
+        if up and settings.budget is not None:
+            return report(settings, in_study(up, settings))
+        return report(settings, (rows_of(up, settings, name) for name in settings.kernels))
 
 
 def rows_of(
-    cluster: Cluster, settings: Settings, name: str, seconds: float | None = None, file: Path | None = None
+    cluster: Cluster | None, settings: Settings, name: str, seconds: float | None = None, file: Path | None = None
 ) -> list[Row]:
-    """Return the rows of one kernel, measured in a task. file: as in measure(). OverdueError: as in Cluster.run."""
+    """Return the rows of one kernel, measured in a task, or without a cluster in this process. file: as in measure().
+    OverdueError: as in Cluster.run."""
     arguments = name, settings.sizes, settings.implementations, settings.seed, file
+    if cluster is None:
+        return measure(*arguments)
     return cluster.run(measure, *arguments, on_gpu=takes_gpu(settings, name), seconds=seconds)
 
 
@@ -165,13 +162,11 @@ def in_study(cluster: Cluster, settings: Settings) -> Iterator[list[Row]]:
 @contextmanager
 def open_study(cluster: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterator["Study"]:
     """Yield a new study in the folder that the settings name."""
-    from tune.display import tensorboard
-
     assert settings.budget is not None
     with Journal(settings.out, new=True) as journal:
         accounting = Accounting(journal, Ledger(cap=settings.budget, clock=clock), clock)
         try:
-            yield Study(settings=settings, cluster=cluster, accounting=accounting, event_file=tensorboard)
+            yield Study(settings=settings, cluster=cluster, accounting=accounting)
         finally:
             spent = accounting.ledger.spent
             journal.write_facts(ended={"spent": spent})
@@ -197,7 +192,6 @@ class Study:
     settings: Settings
     cluster: Cluster
     accounting: Accounting
-    event_file: ModuleType
     _files: dict[str, Any] = field(default_factory=dict)
 
     def rows(self) -> Iterator[list[Row]]:
@@ -285,20 +279,14 @@ class Study:
 
     def _draw(self, found: Sequence[Row]) -> None:
         """Show the rows that are right and stable on TensorBoard: a run for each implementation, over the sizes."""
+        from tune.display.tensorboard import EventFile, scalar
+
         for row in found:
             if row["median_seconds"] is not None and not row["unstable"]:
-                values = [
-                    self.event_file.scalar(f"{row['kernel']}/{name}", row[name])
-                    for name in SCALARS
-                    if row[name] is not None
-                ]
-                self._file(row["implementation"]).add(*values, step=row["size"])
-
-    def _file(self, implementation: str) -> Any:
-        if implementation not in self._files:
-            folder = self.settings.out / "tensorboard" / implementation
-            self._files[implementation] = self.event_file.EventFile(folder)
-        return self._files[implementation]
+                if (name := row["implementation"]) not in self._files:
+                    self._files[name] = EventFile(self.settings.out / "tensorboard" / name)
+                values = [scalar(f"{row['kernel']}/{each}", row[each]) for each in SCALARS if row[each] is not None]
+                self._files[name].add(*values, step=row["size"])
 
     def _say_not_run(self, names: Sequence[str]) -> None:
         left = max(0.0, self.accounting.ledger.left)

@@ -256,7 +256,8 @@ def noise(rows: Sequence[Row]) -> Table:
         late = [scale[0] for scale in scales] if seen else []
         own = with_interval(scales[0], "{:,.0f}") if len(scales) == 1 else over_seeds(late, "{:,.0f}")
         found.append([
-            f"x{times}", rule, own, f"x{statistics.fmean(late) / recipe_tokens(rows):.2g}" if seen else EMPTY_CELL,
+            f"x{times}", rule, own,
+            f"x{times * statistics.fmean(late) / seeds[0]['batch_tokens']:.2g}" if seen else EMPTY_CELL,
             *(EMPTY_CELL if None in part else over_seeds(part, "{:,.0f}") for part in courses),
         ])  # fmt: skip
     fifths = (f"fifth {part + 1}" for part in range(COURSE))
@@ -267,12 +268,6 @@ def noise(rows: Sequence[Row]) -> Table:
         "largest and twice the tokens of the smallest."
     )
     return Table(title="Gradient noise scale: the batch that is worth it", columns=columns, rows=found, note=note)
-
-
-def recipe_tokens(rows: Sequence[Row]) -> float:
-    """Return the tokens of a batch of the recipe, taken from any of the rows."""
-    (times, _), seeds = next(iter(trainings(rows).items()))
-    return float(seeds[0]["batch_tokens"] / times)
 
 
 def orders(rows: Sequence[Row]) -> Table:

@@ -14,7 +14,7 @@ from model.config import Config
 from tune.devices import Devices, find_devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, make_experiment_context
 from tune.experiments.prices import price_lines, step_flops, step_price
-from tune.experiments.tables import final_tables, show
+from tune.experiments.tables import final_tables, lines_of
 from tune.flags import invalid
 from tune.recipe import SETTABLE, Recipe
 from tune.reports import Report
@@ -90,8 +90,8 @@ def make_list_context(experiment: Experiment, settings: ExperimentSettings, devi
     alone = "one configuration, which is compared with none: --fix or this device leaves no other"
     size = f"{seen:,} target tokens or more each, {seen / data.training_tokens:.3g} epochs of this text"
     return SearchContext(
-        settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, prices={}, probed=0.0,
-        data={name: data}, memories={name: memory}, trial_memory_limit=limit, learned={}, begun=begun,
+        settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, data={name: data},
+        memories={name: memory}, trial_memory_limit=limit, begun=begun,
         notes=[*context.notes, *notes, f"{len(listed)} trainings, {size}", *([alone] if len(kinds) == 1 else [])],
         listed=ListedStudy(
             experiment=experiment.name, listed=listed, lines=partial(lines, experiment),
@@ -147,8 +147,6 @@ def ended_trial_rows(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) ->
 
 
 def lines(experiment: Experiment, journal: Journal) -> Iterator[str]:
-    """Return the lines of the tables of a list's trials so far."""
+    """Yield the lines of the tables of a list's trials so far."""
     corpora: Any = journal.facts()["corpora"]
-    rows, shown = ended_trial_rows(journal.rows(ENDED_TRIALS_QUERY), corpora), list[str]()
-    show(final_tables(experiment, rows), shown.append)
-    return iter(shown)
+    yield from lines_of(final_tables(experiment, ended_trial_rows(journal.rows(ENDED_TRIALS_QUERY), corpora)))

@@ -13,7 +13,7 @@ from model.nn.precision import upstream_precision
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import training_points
-from tune.experiments.tables import EMPTY_CELL, by_seed, figure, grouped, over_seeds, signed
+from tune.experiments.tables import EMPTY_CELL, by_seed, figure, grouped, over_seeds, signed, step_ratios
 from tune.published import published
 from tune.rows import middle
 
@@ -202,16 +202,11 @@ def grid(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.doubled and run.method != LARGER and run.steps == steps]
 
 
-def base_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return the run that a method is compared with: the same shape in upstream's precision; None: there is none."""
-    plain = {each.method: each for each in runs if each.doubled == run.doubled and not each.checkpointing}
-    return plain.get(BASELINE, plain.get(FULL))
-
-
 def pairs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Return each method's run with the one that it is compared with, both without checkpointing."""
-    plain = [run for run in grid(runs) if not run.checkpointing]
-    found = [(run, base_of(run, plain)) for run in plain]
+    """Return each method's run with that of its shape in upstream's precision, both without checkpointing."""
+    plain = {(run.method, run.doubled): run for run in grid(runs) if not run.checkpointing}
+    bases = {shape: plain.get((BASELINE, shape), plain.get((FULL, shape))) for _, shape in plain}
+    found = [(run, bases[shape]) for (_, shape), run in plain.items()]
     return [(run, base) for run, base in found if base is not None and base is not run]
 
 
@@ -300,15 +295,9 @@ def quotient(one: float | None, other: float | None) -> str:
 
 
 def ratios(run: Run, other: Run) -> list[str]:
-    """Return the ratios of seconds, of the peak and of allocations as text."""
-    return [step_ratio_text(run, other), *(quotient(getattr(run, name), getattr(other, name)) for name in MEMORY)]
-
-
-def step_ratio_text(run: Run, other: Run) -> str:
-    """Return as text how many times as long as the other's a step takes, over the seeds that both have: both were timed
-    in turns with the plain training of their shape."""
-    timed = [(row["step_ratio"], beside["step_ratio"]) for row, beside in by_seed(run.rows, other.rows)]
-    return over_seeds((one / beside for one, beside in timed if one and beside), "{:.2f}")
+    """Return as text the ratios of a step's seconds, over the seeds that both have, of the peak and of allocations."""
+    steps = over_seeds(step_ratios(by_seed(run.rows, other.rows)), "{:.2f}")
+    return [steps, *(quotient(getattr(run, name), getattr(other, name)) for name in MEMORY)]
 
 
 def against(runs: Sequence[Run]) -> Table:

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from model.nn.precision import PRECISIONS
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import training_points
-from tune.experiments.tables import MIB, by_seed, grouped, over_seeds, signed
+from tune.experiments.tables import MIB, by_seed, grouped, over_seeds, signed, step_ratios
 from tune.published import published
 
 BASE = "fp32"
-Of = TypeVar("Of")
+Pairs = Sequence[tuple[Row, Row]]
+"""The row of a precision and fp32's, for each seed that both were trained with."""
 SAVED_SECONDS, GAINED_ACCURACY = 14.0, 0.006
 """What mixed precision saved and gained in the published report on RoBERTa-base, which has no figure for its memory."""
 
@@ -86,32 +86,24 @@ def memory(row: Row, by_step: bool) -> float:
     return max(1.0, float(row["step_bytes" if by_step else "memory_bytes"]))
 
 
-def paired(found: dict[str, list[Row]], precision: str, of: Callable[[Row, Row], Of]) -> list[Of]:
-    """Return a figure for each seed that both this precision and fp32 were trained with: of(fp32's row, its row)."""
-    return [of(base, row) for row, base in by_seed(found[precision], found.get(BASE, ()))]
-
-
-def faster(found: dict[str, list[Row]], precision: str) -> list[float]:
+def faster(pairs: Pairs) -> list[float]:
     """Return the shares of fp32's step seconds that are saved: by steps that were timed in turns with a plain one, as a
     busy machine slows both alike; where there are none, by whole trainings."""
-    timed = paired(found, precision, lambda base, row: (row.get("step_ratio"), base.get("step_ratio")))
-    known = [other / one for other, one in timed if other and one]
-    trainings = paired(found, precision, lambda base, row: row["training_seconds"] / base["training_seconds"])
-    return [1 - ratio for ratio in known or trainings]
+    ratios = step_ratios(pairs) or [row["training_seconds"] / base["training_seconds"] for row, base in pairs]
+    return [1 - ratio for ratio in ratios]
 
 
-def added(name: str) -> Callable[[dict[str, list[Row]], str], list[float]]:
-    return lambda found, precision: paired(found, precision, lambda base, row: row[name] - base[name])
+def added(name: str) -> Callable[[Pairs], list[float]]:
+    return lambda pairs: [row[name] - base[name] for row, base in pairs]
 
 
-def lighter(found: dict[str, list[Row]], precision: str) -> list[float]:
+def lighter(pairs: Pairs) -> list[float]:
     """Return the shares of fp32's memory that are saved."""
-    pairs = paired(found, precision, lambda base, row: (row, base))
     by_step = counted([row for pair in pairs for row in pair])
     return [1 - memory(row, by_step) / memory(base, by_step) for row, base in pairs]
 
 
-AGAINST: dict[str, tuple[Callable[[dict[str, list[Row]], str], list[float]], str, float]] = {
+AGAINST: dict[str, tuple[Callable[[Pairs], list[float]], str, float]] = {
     "s saved, %": (faster, "{:+.1f}", 100), "validation loss": (added("valid_loss"), "{:+.4f}", 1),
     "points of accuracy": (added("accuracy"), "{:+.2f}", 100), "memory saved, %": (lighter, "{:+.1f}", 100),
 }  # fmt: skip
@@ -120,10 +112,11 @@ AGAINST: dict[str, tuple[Callable[[dict[str, list[Row]], str], list[float]], str
 def against(found: dict[str, list[Row]]) -> Table:
     """Return the table of each precision against fp32 with the same seed, and of what the report says."""
     cells = []
-    for precision in found:
-        pairs = {name: of(found, precision) for name, (of, _, _) in AGAINST.items()}
-        if precision != BASE and all(pairs.values()):
-            cells.append([precision, *(over_seeds(pairs[name], *AGAINST[name][1:], signed) for name in AGAINST)])
+    for precision, rows in found.items():
+        pairs = by_seed(rows, found.get(BASE, ()))
+        if precision != BASE and pairs:
+            told = (over_seeds(of(pairs), form, factor, signed) for of, form, factor in AGAINST.values())
+            cells.append([precision, *told])
     if cells:
         saved = 100 * SAVED_SECONDS / report_seconds()
         cells.append(["published: mixed", f"{saved:+.1f}", "-", f"{100 * GAINED_ACCURACY:+.2f}", "less"])

@@ -17,7 +17,6 @@ from model.data.dataset import SMALL_VOCABULARY, PairData, PairSplit, Sentences,
 from model.data.packing import pack, row_shape
 from tune.devices import Devices
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.recipe import NOMINAL, launches
 from tune.search_flags import KINDS
 
 EVALUATION_TOKENS = 16_384
@@ -85,12 +84,7 @@ def step_flops(config: Config) -> float:
 
 
 def measure_step_speed(family: str, precision: str, kind: str) -> StepSpeed:
-    """Return the speed of steps as measured on a device of this kind, or by nominal prices where the driver has no such
-    device."""
-    if kind == "cuda" and not torch.cuda.is_available():
-        price = NOMINAL[kind]
-        beside, deeper = (launches(family, layers) * price.launch_seconds for layers in (0, 1))
-        return StepSpeed(once=beside, layer=deeper - beside, flops=price.flops, spread=0.0)
+    """Return the speed of steps as measured on a device of this kind."""
     if (family, precision, kind) not in _measured:
         configs = [Config(family=family, d_model=width, layers=depth, precision=precision) for width, depth in PROBED]
         data, device = MADE_UP[family](), torch.device(kind)

@@ -36,7 +36,7 @@ from tune.experiments.base import (
     price,
 )
 from tune.experiments.lists import run_list
-from tune.experiments.tables import final_tables, show
+from tune.experiments.tables import final_tables, lines_of
 from tune.facts import check_same_kind, check_same_text, facts_of, note_facts
 from tune.machine import write_whole
 from tune.registry import pickle_families_by_value
@@ -61,24 +61,23 @@ TOO_LATE = "what was left of the cap did not pay for it: give a larger --budget 
 
 @dataclass(frozen=True, kw_only=True)
 class PointRunner:
-    """Measures the points of an experiment on a Ray that is up. trials: those that everything is charged to; folder:
-    the study's; write: takes a line for the user."""
+    """Measures the points of an experiment on a Ray that is up. trials: those that everything is charged to; write:
+    takes a line for the user."""
 
     experiment: Experiment
     context: ExperimentContext
     accounting: Accounting
     trials: Trials
-    folder: Path
     write: LineWriter
 
     @cached_property
     def _events(self) -> EventFile:
         """The TensorBoard run of the experiment, which bears its name."""
-        return EventFile(self.folder / "tensorboard" / self.experiment.name)
+        return EventFile(self.accounting.journal.folder / "tensorboard" / self.experiment.name)
 
     @cached_property
     def _system(self) -> SystemRun:
-        return SystemRun(self.folder / "tensorboard")
+        return SystemRun(self.accounting.journal.folder / "tensorboard")
 
     @cached_property
     def _progress(self) -> Progress:
@@ -122,7 +121,8 @@ class PointRunner:
     def conclude(self) -> None:
         """Show the tables of all rows, on the screen and on TensorBoard."""
         tables = final_tables(self.experiment, self.rows())
-        show(tables, self.write)
+        for line in lines_of(tables):
+            self.write(line)
         for table in tables:
             self._events.add(*text_pb(table.title, markdown(replace(table, title=""))).value, step=0)
 
@@ -186,7 +186,7 @@ class PointRunner:
         """Yield the group of processes of a hold. They are gone before the hold ends: dismissed or dead, or else ended
         with their Ray."""
         assert self.experiment.work is not None
-        folder = self.folder / "checkpoints"
+        folder = self.accounting.journal.folder / "checkpoints"
         setup = RankSetup(
             work=self.experiment.work, mailbox=start_mailbox(), config=self.context.config, data=self._shared_data,
             folder=folder, families=pickle_families_by_value(), ends=hold.moment,
@@ -207,7 +207,7 @@ class PointRunner:
         named = {"experiment": self.experiment.name, "value": json.dumps(whole)}
         self.accounting.journal.insert("rows", {"at": self.accounting.clock(), **named})
         for name, text in self.experiment.files(self.rows()).items():
-            write_whole(self.folder / name, text)
+            write_whole(self.accounting.journal.folder / name, text)
         self._draw(whole)
         result = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {result}")
@@ -253,10 +253,6 @@ def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: s
             yield f"{len(which)} of {len(points)} {what}: {names}{remedy}"
 
 
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit code after an interrupt: the same as a shell's."""
-
-
 def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     """Run an experiment; return the exit code. UserError, with nothing written: a setting cannot be used."""
     assert not settings.plan, "a plan spends nothing"
@@ -270,8 +266,9 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
 
 
 def conduct(experiment: Experiment, context: ExperimentContext, study: Path, stop_signal: StopSignal) -> int:
-    """Run an experiment in the folder of its study, new or resumed; return the exit code."""
-    settings, devices, ended = context.settings, context.devices, "done"
+    """Run an experiment in the folder of its study, new or resumed; return the exit code: after a signal 128 plus its
+    number."""
+    settings, devices, ended, stopped_by = context.settings, context.devices, "done", 0
     with open_journal(study, settings) as journal, redirect_output(study / "log.txt") as write:
         with damage_as_user_error(journal):
             check_same_text({settings.family: context.data}, journal.facts())
@@ -286,8 +283,8 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, sto
                     raise KeyboardInterrupt(stop_signal.name)
                 with interruptible():
                     bench.measure()
-        except KeyboardInterrupt:
-            ended = "interrupted"
+        except KeyboardInterrupt as error:
+            ended, stopped_by = "interrupted", signal.Signals.__members__.get(str(error), signal.SIGINT)
         except LeaseOver:
             ended = "overdue: the processes were still at work when their lease ended"
         bench.trials.pause(ended.partition(":")[0])
@@ -301,7 +298,7 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, sto
         left = missing(context.points, journal, experiment.name, go_on)
         for line in left if ended == "done" else [f"{ended}; {remedy(ended, go_on)}"]:
             write(line)
-        return exit_code(ended, bench.rows())
+        return 128 + stopped_by if stopped_by else exit_code(ended, bench.rows())
 
 
 def what_shows(study: Path, rows: Sequence[Row]) -> Iterator[str]:
@@ -325,13 +322,13 @@ def remedy(ended: str, go_on: str) -> str:
 
 def exit_code(ended: str, rows: Sequence[Row]) -> int:
     """Return the exit code of an experiment with these rows: 0 where it went through and measured anything."""
-    return INTERRUPTED if ended == "interrupted" else 0 if ended == "done" and any_measured(rows) else 1
+    return 0 if ended == "done" and any_measured(rows) else 1
 
 
 def make_point_runner(
     experiment: Experiment, context: ExperimentContext, journal: Journal, write: LineWriter
 ) -> PointRunner:
-    """Return the bench of a study, on a clock that goes on where the journal ends; note cap and facts in the
+    """Return the runner of a study's points, on a clock that goes on where the journal ends; note cap and facts in the
     journal."""
     settings, begun, before = context.settings, time.monotonic(), last_moment(journal)
 
@@ -346,5 +343,5 @@ def make_point_runner(
     (journal.folder / heartbeat.HEARTBEAT_FOLDER).mkdir(exist_ok=True)
     return PointRunner(
         experiment=experiment, context=context, accounting=Accounting(journal, ledger, clock),
-        trials=Trials(journal, context.config, clock), folder=journal.folder, write=write,
+        trials=Trials(journal, context.config, clock), write=write,
     )  # fmt: skip

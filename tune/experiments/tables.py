@@ -1,6 +1,6 @@
 """Figures as text, and the tables of an experiment on the screen."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tune.arithmetic import Interval, mean_interval
@@ -61,6 +61,13 @@ def by_seed(rows: Iterable[Row], others: Iterable[Row]) -> list[tuple[Row, Row]]
     return [(row, known[seed]) for row in rows if (seed := row["config"].get("seed")) in known]
 
 
+def step_ratios(pairs: Iterable[tuple[Row, Row]]) -> list[float]:
+    """Return how many times as long as the other's a step of each pair takes, of those that were both timed in turns
+    with the plain training of their shape."""
+    timed = [(row.get("step_ratio"), other.get("step_ratio")) for row, other in pairs]
+    return [one / other for one, other in timed if one and other]
+
+
 def over_seeds(
     values: Iterable[float | None], form: str = "{:.4g}", factor: float = 1.0,
     interval: Callable[[Interval, str, float], str] = with_interval,
@@ -91,8 +98,7 @@ def diverged(rows: Sequence[Row]) -> Table:
     return Table(title="Diverged", columns=("", "trainings that diverged", "of"), rows=found, note=note)
 
 
-def show(tables: Sequence[Table], write: Callable[[str], None]) -> None:
-    """Write the tables line by line."""
+def lines_of(tables: Iterable[Table]) -> Iterator[str]:
+    """Yield the tables line by line, an empty line after each."""
     for table in tables:
-        for line in (*screen_lines(table, WIDTH), ""):
-            write(line)
+        yield from (*screen_lines(table, WIDTH), "")

@@ -129,7 +129,7 @@ class WarmStart:
         """Return it as JSON-able data."""
         speeds = [[config, at.size, at.tokens, at.seconds] for config, at in self.speeds]
         trials = [[[each.size, each.tokens, each.loss] for each in trial] for trial in self.trials]
-        return {**vars(self), "speeds": speeds, "trials": trials, "first": self.first}
+        return {**vars(self), "speeds": speeds, "trials": trials}
 
     @classmethod
     def from_stored(cls, stored: Fact) -> Self:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tune.reports import ENDS, Report
 from tune.search.family import MOST_REFUSALS, Family, Slots, TrialRecord, with_margin, with_start_up
-from tune.search.ladder import Ladder, wall_clock
+from tune.search.ladder import wall_clock
 from tune.search.policy import BudgetLeft, Confirm, Finish, HandBack, Promote, Start, Train, Wait
 from tune.search.state import AgreedTerms, State, last_events, parse_agreed_terms
 from tune.search.successive_halving import HOPELESS, PAYS_NO_MORE
@@ -157,7 +157,11 @@ class Engine:
         )  # fmt: skip
         other = before is not None and before.processor not in (None, processor)
         if before is None or (before.seconds, before.deadline) != (cap, deadline) or now.asks_for_less(before):
-            ladders = {name: self._ladder(each, deadline, new=before is None) for name, each in self.families.items()}
+            within = self.within, deadline or math.inf
+            ladders = {
+                name: each.policy.make_ladder(each.seconds, *within) if before else each.policy.ladder
+                for name, each in self.families.items()
+            }
             now = replace(now, families={name: (self.families[name].seconds, ladders[name]) for name in ladders})
         elif not other and before.stop_below_gain == stop_below_gain:
             return []
@@ -168,10 +172,6 @@ class Engine:
             return []
         which = f"{processor}, not {before.processor}"
         return [f"another processor: {which}: costs are learned again; rungs and validation subset stay"]
-
-    def _ladder(self, family: Family, deadline: float | None, *, new: bool) -> Ladder:
-        policy = family.policy
-        return policy.ladder if new else policy.make_ladder(family.seconds, self.within, deadline or math.inf)
 
     # What a free slot does next
 

@@ -70,7 +70,7 @@ class DriverHeartbeat:
         self._folder, self._clock, self._pays = folder, clock, pays
         self._lock = threading.Lock()
         self._last = clock()
-        self._silences: list[float] = []
+        self._silent_since: float | None = None
 
     def beat(self) -> float:
         """Give one more sign. Returns the seconds to the next, few enough that a late one or two are no silence."""
@@ -81,7 +81,7 @@ class DriverHeartbeat:
         write_heartbeat(self._folder, DRIVER, 0, now)
         with self._lock:
             if now - self._last > GRACE_SECONDS:
-                self._silences.append(self._last)
+                self._silent_since = self._last if self._silent_since is None else self._silent_since
             self._last = now
         return soon
 
@@ -91,10 +91,9 @@ class DriverHeartbeat:
         with self._lock:
             now = self._clock()
             if now - self._last > GRACE_SECONDS:
-                self._silences.append(self._last)
+                self._silent_since = self._last if self._silent_since is None else self._silent_since
                 self._last = now
-            since = min(self._silences, default=None)
-            self._silences.clear()
+            since, self._silent_since = self._silent_since, None
         return since
 
 
@@ -113,17 +112,30 @@ def run_driver_heartbeat(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Process:
+    """A process, of a search or of a trial: `machine_boot_id` there, its id, and when it was started, in clock
+    ticks."""
+
+    boot: str
+    pid: int
+    started: int | None
+
+    @classmethod
+    def this_process(cls) -> "Process":
+        """Return this process."""
+        return cls(boot=machine_boot_id(), pid=os.getpid(), started=process_start_ticks(os.getpid()))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """A sign of life: of which process, and until when it used which lease, on the study's clock; said, ended: as in
+    """A sign of life: by which process, and until when it used which lease, on the study's clock; said, ended: as in
     `write_heartbeat`."""
 
     lease: int
     at: float
     said: float
     ended: str | None
-    pid: int
-    started: int
-    boot: str
+    by: Process
 
 
 def write_heartbeat(
@@ -134,9 +146,8 @@ def write_heartbeat(
     ended: WORKING or IDLE in the last sign of life of a worker that ends itself; said: when the sign is given (None: at
     `at`), where a driver lives that nothing pays any more for workers without a lease.
     """
-    here = {"pid": os.getpid(), "started": process_start_ticks(os.getpid()), "boot": machine_boot_id()}
     sign = {"lease": lease, "at": at, "said": at if said is None else said, "ended": ended}
-    write_whole(folder / HEARTBEAT_FOLDER / name, json.dumps(sign | here))
+    write_whole(folder / HEARTBEAT_FOLDER / name, json.dumps(sign | vars(Process.this_process())))
 
 
 def set_exit_timer(seconds: float) -> None:
@@ -155,9 +166,9 @@ def read_heartbeat(folder: Path, name: str) -> Heartbeat | None:
     """Return the last sign of life of a trial, or of the driver; None where there is none that can be read."""
     try:
         found = json.loads((folder / HEARTBEAT_FOLDER / name).read_text())
-        whole = {key: int(found[key]) for key in ("lease", "pid", "started")}
         at, said = float(found["at"]), float(found.get("said", found["at"]))
-        sign = Heartbeat(at=at, said=said, boot=str(found["boot"]), ended=found.get("ended"), **whole)
+        by = Process(boot=str(found["boot"]), pid=int(found["pid"]), started=int(found["started"]))
+        sign = Heartbeat(lease=int(found["lease"]), at=at, said=said, ended=found.get("ended"), by=by)
         return sign if math.isfinite(at) and math.isfinite(said) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
@@ -172,10 +183,11 @@ def process_start_ticks(pid: int) -> int | None:
 
 def is_worker_alive(found: Heartbeat) -> bool:
     """Whether the very process that gave this sign of life lives on this machine, and is a worker of Ray's."""
-    if found.boot != machine_boot_id() or process_start_ticks(found.pid) != found.started:
+    by = found.by
+    if by.boot != machine_boot_id() or process_start_ticks(by.pid) != by.started:
         return False
     try:
-        return b"ray::" in Path(f"/proc/{found.pid}/cmdline").read_bytes()
+        return b"ray::" in Path(f"/proc/{by.pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -185,7 +197,7 @@ def kill_worker(folder: Path, trial: str) -> None:
     beat = read_heartbeat(folder, trial)
     if beat and is_worker_alive(beat):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(beat.pid, signal.SIGKILL)
+            os.kill(beat.by.pid, signal.SIGKILL)
 
 
 @functools.cache
@@ -207,24 +219,10 @@ def opened_monotonic(folder: Path, opened: float, *, boot: str, monotonic: float
     return time.monotonic() - max(0.0, driver.said - opened if driver else 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Driver:
-    """The process that runs a search: `machine_boot_id` there, its id, and when it was started, in clock ticks."""
-
-    boot: str
-    pid: int
-    started: int | None
-
-    @classmethod
-    def this_process(cls) -> "Driver":
-        """Return this process."""
-        return cls(boot=machine_boot_id(), pid=os.getpid(), started=process_start_ticks(os.getpid()))
-
-
 class DriverWatch:
     """Tells whether a driver lives: seen on its own machine, elsewhere by its signs of life in the study's folder."""
 
-    def __init__(self, driver: Driver, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, driver: Process, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._folder, self._clock = driver, folder, clock
         self._said: float | None = None
         self._heard = self._looked = clock()
@@ -243,7 +241,5 @@ class DriverWatch:
         found = read_heartbeat(self._folder, DRIVER)
         if found is None or found.said == self._said:
             return
-        self._replaced = (found.boot, found.pid, found.started) != (
-            self._driver.boot, self._driver.pid, self._driver.started
-        )  # fmt: skip
+        self._replaced = found.by != self._driver
         self._said, self._heard = found.said, self._looked

@@ -121,7 +121,7 @@ LAST_BEFORE = "bbf7e48"
 
 FACTS_QUERY = "SELECT key, value FROM study"
 SLOT_SHARE_SQL = "IIF(share > 0, share, 1)"
-"""SQL for the device-seconds in a second of a slot; 1 in journals from before GPUs were shared."""
+"""SQL for the device-seconds in a second of a slot; 1 where none is told, as of the slot of a probe."""
 
 LATEST_MOMENT = 1e10
 """Seconds of a study's clock that no study comes to, about 300 years. How old a study is the system's clock does not
@@ -160,7 +160,7 @@ def as_mapping(fact: Fact) -> Mapping[str, Fact]:
 
 
 def facts_in(rows: Iterable[Iterable[str]]) -> dict[str, Fact]:
-    """Return the facts of a study from the rows of FACTS."""
+    """Return the facts of a study from the rows of FACTS_QUERY."""
     return {key: json.loads(value) for key, value in rows}
 
 

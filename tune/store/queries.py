@@ -22,12 +22,10 @@ DECAY, END = "decay", "end"
 SECTIONS = ("decayed", "rung", "unranked", "failed")
 """Sections of the ranking in this order: after their decay, waiting or stopped at a rung, without a rung yet, broken.
 """
-BROKEN = ("diverged", "memory", "error")
-"""Reasons of an end that is no choice of the search; in the journal, text may follow the word."""
-_BROKEN = " OR ".join(f"reason LIKE '{word}%'" for word in BROKEN)
-FAILED = f"(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND ({_BROKEN})))"
+FAILED = """(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND (
+    reason LIKE 'diverged%' OR reason LIKE 'memory%' OR reason LIKE 'error%')))"""
 """Condition on a row of trials: it failed, and has no place among the others. One that waits may yet go on, whatever
-happened to it."""
+happened to it. Text may follow the word of a reason."""
 VALUES = {
     "perplexity": "loss",
     "quotient": "IIF(own, loss, perplexity / parameters)",

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from model.data.batches import TrainBatches
-from model.training.ddp import SampledBatches, SharedBatches, train_on_sampled
+from model.training.ddp import SampledBatches, share_of, train_on_sampled
 from model.training.learner import Learner
 from tests.model import ranks as rank
 from tests.model.ranks import CPU, Ranks
@@ -99,9 +99,9 @@ def test_shares_are_the_batch(of, family):
     (config, data), count = of[family], 3
     asked = {"batch_tokens": config.batch_tokens, "context": config.context, "seed": 1}
     whole = TrainBatches(data, **asked)
-    parts = [SharedBatches(TrainBatches(data, **asked), each, count) for each in range(count)]
     for _ in range(len(whole) + 1):
-        batch, shares = next(whole), [next(part) for part in parts]
+        batch = next(whole)
+        shares = [share_of(batch, each, count) for each in range(count)]
         assert {share.tokens for share in shares} == {batch.tokens}
         assert torch.equal(torch.cat([share.targets for share in shares]), batch.targets)
         for place, x in enumerate(batch.inputs):
@@ -111,7 +111,7 @@ def test_shares_are_the_batch(of, family):
 
 def test_a_batch_of_fewer_rows_than_ranks_is_refused(of):
     with pytest.raises(ValueError, match=r"^batch_tokens: 128 are 8 rows, too few for 9 devices; take at least 144$"):
-        SharedBatches(TrainBatches(of["text"][1], batch_tokens=128, context=16, seed=0), 0, 9)
+        share_of(TrainBatches(of["text"][1], batch_tokens=128, context=16, seed=0).any_batch(), 0, 9)
 
 
 BATCHES, ROWS = 6, 8
@@ -136,10 +136,9 @@ def test_an_epoch_has_every_sample_once_in_equal_shares(whole, count):
     made = SampledBatches(whole, BATCHES, count, set_epoch=True)
     expected = np.sort(whole._plan[:BATCHES].ravel()).tolist()
     assert len(made) == BATCHES and all(np.sort(made.order(each).ravel()).tolist() == expected for each in (0, 1))
-    shares = [SharedBatches(SampledBatches(whole, BATCHES, count, set_epoch=True), rank, count)
-              for rank in range(count)]  # fmt: skip
     for _ in range(BATCHES + 1):
-        batch, parts = next(made), [next(share) for share in shares]
+        batch = next(made)
+        parts = [share_of(batch, rank, count) for rank in range(count)]
         assert {len(part.targets) for part in parts} == {ROWS // count}
         assert torch.equal(torch.cat([part.targets for part in parts]), batch.targets)
 

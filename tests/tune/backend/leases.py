@@ -6,7 +6,7 @@ from typing import Any
 
 from tune.backend.leased import TrialEnvironment
 from tune.store.accounting import Assignment
-from tune.store.heartbeat import Driver, machine_boot_id
+from tune.store.heartbeat import Process, machine_boot_id
 
 POINT = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
 
@@ -25,6 +25,6 @@ def place(folder: Path, **more: Any) -> TrialEnvironment:
     """On one thread, under this process's eyes."""
     known = {
         "folder": folder, "device": "cpu", "threads": 1, "seed": 0, "recipes": {}, "evaluation_tokens": {},
-        "report_every": 3600.0, "driver": Driver.this_process(), "memory_limit": None,
+        "report_every": 3600.0, "driver": Process.this_process(), "memory_limit": None,
     }  # fmt: skip
     return TrialEnvironment(**known | more)

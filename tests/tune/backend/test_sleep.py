@@ -30,9 +30,9 @@ from tune.store.heartbeat import (
     HEARTBEAT_FOLDER,
     IDLE,
     WORKING,
-    Driver,
     DriverHeartbeat,
     HeartbeatThread,
+    Process,
     process_start_ticks,
     read_heartbeat,
     run_driver_heartbeat,
@@ -289,11 +289,11 @@ def test_what_a_trial_reported_is_charged_where_no_sign_of_life_tells_of_its_lea
 def drive(folder: Path, line: Connection) -> None:
     """A driver, of which this test needs no more than its signs of life."""
     with run_driver_heartbeat(folder, time.monotonic):
-        line.send(Driver.this_process())
+        line.send(Process.this_process())
         signal.pause()
 
 
-def work(folder: Path, driver: Driver, fault: str | None, line: Connection) -> None:
+def work(folder: Path, driver: Process, fault: str | None, line: Connection) -> None:
     """A worker that serves a lease, or hangs on it, and then waits for its driver."""
     text = "the cat sat on a mat and saw another bird " * 200
     data = prepared(text, text)
@@ -331,14 +331,14 @@ HANGS: dict[str, Callable[..., Iterator[None]]] = {"sleeps": sleep_on, "holds th
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str | None, BaseProcess], Driver]]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str | None, BaseProcess], Process]]:
     """Three workers of one driver that was stopped, once all of them ended: one was idle, two hung on their leases."""
     folder = tmp_path_factory.mktemp("study")
     (folder / HEARTBEAT_FOLDER).mkdir()
     line, end = FORKING.Pipe()
     driving = FORKING.Process(target=drive, args=(folder, end), daemon=True)
     driving.start()
-    driver: Driver = line.recv()
+    driver: Process = line.recv()
     workers: dict[str | None, BaseProcess] = {}
     for fault in (None, *HANGS):
         ours, theirs = FORKING.Pipe()
@@ -376,7 +376,7 @@ def test_one_on_another_machine_ends_itself_once_its_driver_says_that_nothing_pa
     heart = HeartbeatThread(lambda: write_heartbeat(tmp_path, DRIVER, 0, paid, said=time.monotonic()))
     heart.start()
     ours, theirs = FORKING.Pipe()
-    worker = FORKING.Process(target=work, args=(tmp_path, Driver.this_process(), None, theirs), daemon=True)
+    worker = FORKING.Process(target=work, args=(tmp_path, Process.this_process(), None, theirs), daemon=True)
     worker.start()
     try:
         assert ours.recv() == "idle"

@@ -29,7 +29,7 @@ from tune.reports import Report, from_row
 from tune.store.heartbeat import (
     DRIVER,
     HEARTBEAT_FOLDER,
-    Driver,
+    Process,
     machine_boot_id,
     opened_monotonic,
     read_heartbeat,
@@ -198,7 +198,7 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
     monkeypatch.setattr(trainable, "train", train)
     if disk_is_full:
         monkeypatch.setattr(trial, "write_heartbeat", _refuse)
-    (last,) = reports(begin(data, orders, driver=replace(Driver.this_process(), started=-1)))
+    (last,) = reports(begin(data, orders, driver=replace(Process.this_process(), started=-1)))
     before = time.monotonic()
     with suppress(OSError):
         lives[0]()

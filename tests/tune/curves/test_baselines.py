@@ -13,8 +13,7 @@ from tests.tune.curves.made import played, search, table
 from tune.curves.baselines import (
     ASHA_GRACE,
     ASHA_REDUCTION,
-    OPTUNA_HALVING_GRACE,
-    OPTUNA_HALVING_REDUCTION,
+    OPTUNA_HALVING,
     OptunaPruner,
     Stub,
     make_baseline,
@@ -138,7 +137,7 @@ def by_ray() -> Callable[[str, int], bool]:
 def by_optuna() -> Callable[[str, int], bool]:
     """The same of Optuna's successive halving."""
     pruner = optuna.pruners.SuccessiveHalvingPruner(
-        min_resource=OPTUNA_HALVING_GRACE, reduction_factor=OPTUNA_HALVING_REDUCTION
+        min_resource=OPTUNA_HALVING["grace"], reduction_factor=OPTUNA_HALVING["reduction"]
     )
     study, asked = optuna.create_study(pruner=pruner), {}
 

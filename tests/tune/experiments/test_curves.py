@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import shutil
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -304,7 +305,7 @@ class Interrupted(ThisProcess):
         life = task.asked["measure"] == "curve" and task.changes | task.asked
         if life and life not in self.lives and list((self.setup.folder / task.trial).glob("step-*")):
             self.lives.append(life)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("SIGTERM")
 
 
 def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
@@ -322,7 +323,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
     for resumed in (None, study, study, study):
         more = asked | {"text_corpus": tmp_path / "text.txt", "out": study, "resume": resumed}
         found.append(runner.run_experiment(CURVES, settings(**more)))
-    assert found == [runner.INTERRUPTED] * 3 + [0]
+    assert found == [128 + signal.SIGTERM] * 3 + [0]
     table = load_table(study / curves.TABLE)
     ends = sorted(sum(map(math.isfinite, curve.decayed)) for curve in table.curves)
     assert table.is_own_mode and ends[1] == ends[0] + 1 and min(curve.finite_reports for curve in table.curves) > 1

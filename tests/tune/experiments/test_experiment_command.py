@@ -50,7 +50,7 @@ WRONG = {
     "--budget: '5s' does not pay for scaling: write at least": ["scaling", "--budget", "5s"],
     "--devices: '1000' is more than the": ["scaling", "--budget", "1h", "--devices", "1000"],
     "--scale: '0.0' is out of range": ["scaling", "--budget", "1h", "--scale", "0"],
-    "--scale: 'some' is no share": ["scaling", "--budget", "1h", "--scale", "some"],
+    "--scale: 'some' is not a number": ["scaling", "--budget", "1h", "--scale", "some"],
     "--seeds: '0' is too few": ["scaling", "--budget", "1h", "--seeds", "0"],
     "--families: 'nanogpt,translation' are two": ["scaling", "--budget", "1h", "--families", "nanogpt,translation"],
     "unrecognized arguments: --rungs tokens": ["scaling", "--budget", "1h", "--rungs", "tokens"],

@@ -29,8 +29,8 @@ from tune.experiments.kernels import (
     check_first,
     expected,
     in_study,
-    in_tasks,
     open_study,
+    rows_of,
     run,
 )
 from tune.store import journal
@@ -301,7 +301,8 @@ def cluster_of(said: dict[str, Any], get: Callable[..., Any] = lambda waiting, t
 
 def test_a_task_takes_the_whole_node_and_one_gpu_where_it_has_use_for_it() -> None:
     said: dict[str, Any] = {}
-    rows = cast(Any, list(in_tasks(cluster_of(said), SETTINGS)))
+    cluster = cluster_of(said)
+    rows = cast(Any, [rows_of(cluster, SETTINGS, name) for name in SETTINGS.kernels])
     assert [row[0] for (row,) in rows] == ["copy", "hypotenuse_scalar"]
     assert [each["num_gpus"] for each in said["resources"]] == [1, 0]
     assert len({each["num_cpus"] for each in said["resources"]}) == 1

@@ -12,13 +12,14 @@ from tune.experiments.lists import make_list_context
 from tune.experiments.precision import (
     FULL_STEPS,
     PRECISION,
+    added,
     by_precision,
     faster,
-    paired,
     points,
     report_seconds,
     tables,
 )
+from tune.experiments.tables import by_seed
 
 DEVICES = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 LOSSES = {"fp32": [1.70, 1.72, 1.71], "bf16": [1.705, 1.725, 1.715]}
@@ -46,9 +47,9 @@ def test_a_device_with_one_precision_is_told_to_compare_nothing(precisions, alon
 
 def test_differences_are_of_equal_seeds():
     found = by_precision(precise(LOSSES, {"fp32": 60.0, "bf16": 30.0}))
-    assert paired(found, "bf16", lambda base, row: row["valid_loss"] - base["valid_loss"]) == pytest.approx([0.005] * 3)
+    assert added("valid_loss")(by_seed(found["bf16"], found["fp32"])) == pytest.approx([0.005] * 3)
     found["fp32"].pop()
-    assert len(paired(found, "bf16", lambda base, row: 0.0)) == 2
+    assert len(by_seed(found["bf16"], found["fp32"])) == 2
 
 
 def test_tables_say_what_is_saved():
@@ -79,7 +80,8 @@ def test_seconds_that_were_taken_in_turns_count_and_those_of_trainings_where_the
     for row in rows:
         row["step_ratio"] = {"fp32": 1.0, "bf16": 0.75}[row["config"]["precision"]]
     rows[0]["step_ratio"] = None  # there was no time for it
-    assert faster(by_precision(rows), "bf16") == pytest.approx([0.25] * 2)
+    found = by_precision(rows)
+    assert faster(by_seed(found["bf16"], found["fp32"])) == pytest.approx([0.25] * 2)
     for row in rows:
         row["step_ratio"] = None
-    assert faster(by_precision(rows), "bf16") == pytest.approx([1 / 6] * 3)
+    assert faster(by_seed(found["bf16"], found["fp32"])) == pytest.approx([1 / 6] * 3)

@@ -21,7 +21,6 @@ from tune.devices import Devices
 from tune.experiments import parallel_timing, runner
 from tune.experiments.base import ExperimentSettings, Point, Trials
 from tune.experiments.runner import (
-    INTERRUPTED,
     LATE_SECONDS,
     MOST_TIMES,
     TOO_LATE,
@@ -218,11 +217,9 @@ def test_what_a_late_start_left_no_time_for_has_another_hold_where_the_cap_pays_
 
 
 def test_who_measured_nothing_is_told_by_the_exit_code() -> None:
-    """And so is who was interrupted, whatever was measured before."""
     measured, skipped = {"times": 1.0}, {"skipped": TOO_LATE}
     assert exit_code("done", [skipped, measured]) == 0 and exit_code("done", [skipped]) == exit_code("done", []) == 1
     assert exit_code("overdue: why", [measured]) == 1
-    assert {exit_code("interrupted", rows) for rows in ([], [measured])} == {INTERRUPTED}
 
 
 def test_what_the_cap_ended_goes_on_with_a_larger_one_and_what_a_signal_ended_with_the_same() -> None:

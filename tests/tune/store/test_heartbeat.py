@@ -19,10 +19,10 @@ from tune.store.heartbeat import (  # fmt: skip
     HEARTBEAT_FOLDER,
     LOOK_SECONDS,
     SILENCE_SECONDS,
-    Driver,
     DriverHeartbeat,
     DriverWatch,
     HeartbeatThread,
+    Process,
     is_worker_alive,
     opened_monotonic,
     process_start_ticks,
@@ -43,7 +43,7 @@ class Elsewhere:
 
     def __init__(self, study: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         self.study, self.patch = study, monkeypatch
-        self.watch = DriverWatch(replace(Driver.this_process(), boot="elsewhere"), study, clock)
+        self.watch = DriverWatch(replace(Process.this_process(), boot="elsewhere"), study, clock)
         self.beats(0.0)
 
     def beats(self, at: float) -> None:
@@ -119,7 +119,7 @@ def test_a_disk_that_is_full_for_a_while_does_not_stop_a_heart(monkeypatch: pyte
 def test_a_driver_of_this_machine_lives_as_long_as_its_very_process(study: Path, clock: Clock) -> None:
     """No longer, and none that has its number later is it."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        driver = Driver(boot=heartbeats.machine_boot_id(), pid=process.pid, started=process_start_ticks(process.pid))
+        driver = Process(boot=heartbeats.machine_boot_id(), pid=process.pid, started=process_start_ticks(process.pid))
         watch = DriverWatch(driver, study, clock)
         assert watch.is_alive() and not DriverWatch(replace(driver, started=1), study, clock).is_alive()
     assert not watch.is_alive()
@@ -127,7 +127,7 @@ def test_a_driver_of_this_machine_lives_as_long_as_its_very_process(study: Path,
 
 def test_a_driver_in_another_container_of_this_machine_lives_by_its_signs_of_life(study: Path) -> None:
     """Its processes are not seen from here: on Kubernetes, several pods may share a machine."""
-    driver = Driver.this_process()
+    driver = Process.this_process()
     write_heartbeat(study, DRIVER, 0, 1.0)
     code = f"""
 from pathlib import Path
@@ -161,7 +161,7 @@ def test_only_a_worker_of_rays_on_this_machine_is_ever_taken_for_a_trial(study: 
     """A sign of life that names another living process must not get it killed."""
     write_heartbeat(study, "t001", 1, 1.0)
     mine = read_heartbeat(study, "t001")
-    assert mine is not None and mine.boot == heartbeats.machine_boot_id() and not is_worker_alive(mine)
+    assert mine is not None and mine.by.boot == heartbeats.machine_boot_id() and not is_worker_alive(mine)
     words, both = [sys.executable, "-c", "print(flush=True); input()", "ray::Trial"], subprocess.PIPE
     with subprocess.Popen(words, stdin=both, stdout=both) as worker:
         assert worker.stdout is not None and worker.stdout.readline()
