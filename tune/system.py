@@ -29,13 +29,13 @@ class Counter:
     reading."""
 
     def __init__(self, *, read: Callable[[], float], wraps: float = math.inf) -> None:
-        self._read, self._wraps, self._before = read, wraps, read()
+        self.read, self.wraps, self._before = read, wraps, read()
 
     def since_last(self) -> float:
         """Return the joules since the last call; 0 where it began again at an unknown reading."""
-        before, self._before = self._before, self._read()
-        again = self._before < before and math.isinf(self._wraps)
-        return 0.0 if again else (self._before - before) % self._wraps
+        before, self._before = self._before, self.read()
+        again = self._before < before and math.isinf(self.wraps)
+        return 0.0 if again else (self._before - before) % self.wraps
 
 
 def rapl_counters(root: Path = POWERCAP) -> Iterator[Counter]:

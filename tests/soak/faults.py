@@ -53,7 +53,7 @@ def _hang(study: Path, sound: bool, *, spent_text: str) -> Row:
         asked=f"ended within {GRACE_SECONDS:.0f} s of its lease, charged, its process gone; the rest goes on",
         measured=f"{len(leases)} leases, outstayed by {min(over):.1f} to {max(over):.1f} s; {spent_text}",
         kept=sound and all(0 <= seconds <= GRACE_SECONDS for seconds in over)
-        and {row["reason"] for row in ended} == {HUNG} and beat is not None and not is_worker_alive(beat),
+        and {row["reason"] for row in ended} == {HUNG} and beat is not None and not is_worker_alive(beat.by),
         details=leases,
     )  # fmt: skip
 

@@ -181,13 +181,12 @@ def process_start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
-def is_worker_alive(found: Heartbeat) -> bool:
-    """Whether the very process that gave this sign of life lives on this machine, and is a worker of Ray's."""
-    by = found.by
-    if by.boot != machine_boot_id() or process_start_ticks(by.pid) != by.started:
+def is_worker_alive(process: Process) -> bool:
+    """Whether this very process lives on this machine, and is a worker of Ray's."""
+    if process.boot != machine_boot_id() or process_start_ticks(process.pid) != process.started:
         return False
     try:
-        return b"ray::" in Path(f"/proc/{by.pid}/cmdline").read_bytes()
+        return b"ray::" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -195,7 +194,7 @@ def is_worker_alive(found: Heartbeat) -> bool:
 def kill_worker(folder: Path, trial: str) -> None:
     """End the process that gave a trial's last sign of life, where it lives on this machine."""
     beat = read_heartbeat(folder, trial)
-    if beat and is_worker_alive(beat):
+    if beat and is_worker_alive(beat.by):
         with contextlib.suppress(ProcessLookupError):
             os.kill(beat.by.pid, signal.SIGKILL)
 

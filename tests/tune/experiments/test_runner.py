@@ -166,7 +166,7 @@ def bench_of(
     context: Any = SimpleNamespace(settings=None, devices=devices, config=config, data=None, points=points)
     return PointRunner(
         experiment=replace(SCALING, line=lambda row: ""), context=context, trials=Trials(journal, config, clock),
-        accounting=Accounting(journal, Ledger(cap=cap, clock=clock), clock), folder=journal.folder,
+        accounting=Accounting(journal, Ledger(cap=cap, clock=clock), clock),
         write=lambda line: None,
     )  # fmt: skip
 

@@ -160,12 +160,12 @@ def test_another_driver_of_the_same_study_is_not_the_one(elsewhere: Elsewhere, s
 def test_only_a_worker_of_rays_on_this_machine_is_ever_taken_for_a_trial(study: Path) -> None:
     """A sign of life that names another living process must not get it killed."""
     write_heartbeat(study, "t001", 1, 1.0)
-    mine = read_heartbeat(study, "t001")
-    assert mine is not None and mine.by.boot == heartbeats.machine_boot_id() and not is_worker_alive(mine)
+    sign = read_heartbeat(study, "t001")
+    assert sign is not None and sign.by == Process.this_process() and not is_worker_alive(sign.by)
     words, both = [sys.executable, "-c", "print(flush=True); input()", "ray::Trial"], subprocess.PIPE
     with subprocess.Popen(words, stdin=both, stdout=both) as worker:
         assert worker.stdout is not None and worker.stdout.readline()
-        found = replace(mine, pid=worker.pid, started=process_start_ticks(worker.pid))
+        found = replace(sign.by, pid=worker.pid, started=process_start_ticks(worker.pid))
         assert is_worker_alive(found)
         assert not is_worker_alive(replace(found, boot="elsewhere")) and not is_worker_alive(replace(found, started=1))
         worker.communicate(b"\n")
