@@ -1,7 +1,7 @@
 """Faults of the world around a study: each ends in one clear line, and nothing that was told is lost."""
 
-import ast
 import errno
+import re
 import shutil
 import sqlite3
 from contextlib import closing, nullcontext
@@ -13,6 +13,7 @@ import pytest
 
 from tests.tune.search.world import World
 from tune import cli
+from tune.errors import UserError, disk_error_as_user_error
 from tune.facts import check_same_text
 from tune.search.resume import check_plain, damage_as_user_error
 from tune.settings import Settings
@@ -56,14 +57,22 @@ def reports(world: World) -> list[tuple[Any, ...]]:
     ],
     ids=["full", "read-only", "of no name", *(errno.errorcode[number] for number in GONE), "locked"],
 )
-def test_what_the_disk_does_not_take_is_one_line_and_code_2(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Path
+def test_what_the_disk_does_not_take_is_one_line(error: Exception) -> None:
+    command = "python tune/run.py --resume x"
+    with pytest.raises(UserError) as refused, disk_error_as_user_error(command):
+        raise error
+    said = str(refused.value)
+    assert "\n" not in said and str(error.args[-1]) in said and "None" not in said and said.endswith(f" {command}")
+
+
+def test_a_search_ends_with_that_line_and_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Path
 ) -> None:
-    fail_with(error, monkeypatch)
+    fail_with(FULL, monkeypatch)
     assert cli.main(Settings, FLAGS) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1
-    assert str(error.args[-1]) in printed.err and f"--resume {study}" in printed.err and "None" not in printed.err
+    assert FULL.args[1] in printed.err and printed.err.endswith(f" --resume {study}\n")
 
 
 def test_where_ray_has_no_place_for_its_files_nothing_is_written(
@@ -74,14 +83,20 @@ def test_where_ray_has_no_place_for_its_files_nothing_is_written(
     assert capsys.readouterr().err.startswith("RAY_TMPDIR: '/proc/no' cannot be used (No such file or directory): ")
 
 
-@pytest.mark.parametrize(
-    "error", [ConnectionError("Ray is gone"), OSError(errno.ENOTCONN, "of a socket"), TimeoutError(errno.ETIMEDOUT, "")]
-)
-def test_a_fault_of_ours_is_not_taken_for_the_disks(
-    monkeypatch: pytest.MonkeyPatch, study: Path, error: OSError
+OURS = ConnectionError("Ray is gone")
+
+
+@pytest.mark.parametrize("error", [OURS, OSError(errno.ENOTCONN, "of a socket"), TimeoutError(errno.ETIMEDOUT, "")])
+def test_a_fault_of_ours_is_not_taken_for_the_disks(error: OSError) -> None:
+    with pytest.raises(type(error)), disk_error_as_user_error(""):
+        raise error
+
+
+def test_a_search_that_a_fault_of_ours_ends_holds_its_journal_no_more(
+    monkeypatch: pytest.MonkeyPatch, study: Path
 ) -> None:
-    fail_with(error, monkeypatch)
-    with pytest.raises(type(error)) as kept:
+    fail_with(OURS, monkeypatch)
+    with pytest.raises(ConnectionError) as kept:
         cli.main(Settings, FLAGS)
     with Journal(study, new=False) as journal:  # that nothing holds, though the error is kept, as in a notebook
         assert journal.rows("SELECT * FROM trials") == [] and kept.tb is not None
@@ -115,11 +130,9 @@ def test_a_journal_that_another_program_writes_on_is_left_as_it_is(tmp_path: Pat
 def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path) -> None:
     """The system's clock names folders, dates studies and events, tells when a plan ends and how old a study is that
     goes on, for its deadline, how old a kept text is, and serves nothing else."""
-    users = set()
-    for path in (*(repository / "tune").rglob("*.py"), *(repository / "model").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
-                users.add(path.relative_to(repository).as_posix())
+    clock = re.compile(r"\b(?:time\.time(?:_ns)?|datetime\.now)\b")
+    files = (*(repository / "tune").rglob("*.py"), *(repository / "model").rglob("*.py"))
+    users = {path.relative_to(repository).as_posix() for path in files if clock.search(path.read_text())}
     boards = {"tune/display/tensorboard.py", "tune/experiments/kernels.py"}
     search = {"tune/assembly.py", "tune/facts.py", "tune/settings.py", "tune/dry_run.py"}
     assert users == search | boards | {"model/data/cache.py"}
