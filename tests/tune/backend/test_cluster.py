@@ -9,7 +9,7 @@ import subprocess
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -22,7 +22,6 @@ from tests.soak.observer import Observer
 from tests.soak.search import Search
 from tests.tune.test_own_search import TRAIN
 from tune.backend import session
-from tune.errors import UserError
 from tune.flags import AUTO
 from tune.search.engine import MACHINE_GONE
 from tune.settings import Settings
@@ -131,29 +130,6 @@ def test_a_loop_that_a_node_does_not_have_or_has_otherwise_is_refused_before_any
 
 def trains(config: Any) -> None:
     """A loop, as far as it is asked for."""
-
-
-def test_devices_are_told_of_though_another_job_holds_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(kind: str) -> dict[str, Any]:
-        return {"model": kind, "processor": "A", "precisions": ("fp32",), "memory_bytes": 8, "mps": False}
-
-    class Job:
-        def begun(self) -> bool:
-            return True
-
-    monkeypatch.setattr(session, "device_properties", told)
-    with session.local_ray(cpus=1, gpus=1):
-        other = ray.remote(num_cpus=1, num_gpus=1)(Job).remote()
-        assert ray.get(other.begun.remote())
-        found = session.cluster_devices(Settings(budget=600))
-        monkeypatch.setattr(session, "device_properties", sees_none)
-        with pytest.raises(ValueError, match=r"^--address: on a node, GPU: none there$"):
-            session.cluster_devices(Settings(budget=600))
-    assert (found.slots, found.model) == (1, "cuda")
-
-
-def sees_none(kind: str) -> NoReturn:
-    raise UserError("GPU: none there")
 
 
 def living_node(**resources: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NoReturn
 from unittest import mock
 
 import psutil
@@ -14,9 +15,11 @@ import pytest
 import ray
 from ray.tune.execution.class_cache import _ActorClassCache
 
+from tune.backend import session
 from tune.backend.session import local_ray
 from tune.errors import ROOT, UserError
 from tune.machine import READY
+from tune.settings import Settings
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 
@@ -63,9 +66,11 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
         return {name: each.result() for name, each in tries.items()}
 
 
-def test_a_trial_begins_in_a_worker_that_was_begun_beforehand_and_has_imported_what_it_needs_before_it_has_a_gpu() -> (
-    None
-):
+def test_a_trial_begins_in_a_worker_that_was_begun_beforehand_and_has_imported_what_it_needs_before_it_has_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And devices are told of though that trial, as another job's may, holds them all."""
+
     class Begun:  # a trial; a class of a module would come with the imports of that
         def __init__(self) -> None:
             self.had = "torch" in sys.modules
@@ -73,12 +78,25 @@ def test_a_trial_begins_in_a_worker_that_was_begun_beforehand_and_has_imported_w
         def told(self) -> tuple[int, bool, str]:
             return os.getpid(), self.had, os.environ["CUDA_VISIBLE_DEVICES"]
 
+    def properties(kind: str) -> dict[str, Any]:
+        return {"model": kind, "processor": "A", "precisions": ("fp32",), "memory_bytes": 8, "mps": False}
+
+    def sees_none(kind: str) -> NoReturn:
+        raise UserError("GPU: none there")
+
     before = dict(os.environ)
     with local_ray(cpus=1, gpus=1, preload=True):
         after, there = dict(os.environ), {each.pid for each in psutil.Process().children(recursive=True)}
         as_tune_begins_it = _ActorClassCache().get(Begun).options(num_cpus=1, num_gpus=1)
-        pid, *told = ray.get(as_tune_begins_it.remote().told.remote())
+        trial = as_tune_begins_it.remote()
+        pid, *told = ray.get(trial.told.remote())
         assert pid in there and told == [True, "0"]
+        monkeypatch.setattr(session, "device_properties", properties)
+        found = session.cluster_devices(Settings(budget=600))
+        monkeypatch.setattr(session, "device_properties", sees_none)
+        with pytest.raises(ValueError, match=r"^--address: on a node, GPU: none there$"):
+            session.cluster_devices(Settings(budget=600))
+    assert (found.slots, found.model) == (1, "cuda")
     assert {name: after.get(name) for name in before} == before
     assert not {"RAY_preload_python_modules", READY} & after.keys()
 
