@@ -253,10 +253,10 @@ def test_efficiency_is_the_distance_below_the_curve() -> None:
     assert (low <= high).all() and low[4] > 0
 
 
-@pytest.mark.parametrize("trials", [5, 8, 10, 20])
+@pytest.mark.parametrize("trials", [5, 20])
 def test_nine_in_ten_intervals_hold_the_true_efficiency_however_few_the_trials(trials: int) -> None:
     random, held = np.random.default_rng(trials), []
-    for _ in range(2000 // trials):
+    for _ in range(1000 // trials):
         sizes, noise = np.exp(random.uniform(11, 16, trials)), random.normal(0, 0.02, trials)
         _, low, high = efficiency(sizes, np.exp(noise) * 100 * sizes**-0.2).T
         held += [*((low <= -noise) & (-noise <= high))]

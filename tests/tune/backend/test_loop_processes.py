@@ -21,7 +21,6 @@ MARK = f"1{os.getpid():07d}.5"
 CHILD = f"    subprocess.run([sys.executable, '-c', 'import time; time.sleep({MARK})']"
 TO_GROUP = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    os.killpg(0, signal.SIGTERM)\n"
 HANGS = {
-    "at once": "def train(config):\n    time.sleep(10_000)\n",
     "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
     "with a child in its own session": f"import subprocess\ndef train(config):\n{CHILD}, start_new_session=True)\n",
     "after a signal to its group": f"import signal, subprocess\ndef train(config):\n{TO_GROUP}{CHILD})\n",

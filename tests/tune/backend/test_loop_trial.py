@@ -102,7 +102,6 @@ FAILS = {
     "sys.exit(3)": r"its train raised RuntimeError: it exited with 3",
     "import nothing_of_this_name": r"its train raised ModuleNotFoundError: No module named 'nothing_of_this_name'",
     "ration.report(loss='low')": r"its train raised ValueError: report: loss is 'low', which is no number",
-    "ration.report(other=1)": r"its train raised ValueError: report: 'loss' is the metric, and here is 'other'",
     "return": r"ValueError: the loop returned without a report",
 }
 
