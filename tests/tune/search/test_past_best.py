@@ -39,6 +39,11 @@ def found(request: pytest.FixtureRequest) -> Alone:
     return Alone(seed=seed, **case).run()
 
 
+@pytest.fixture(scope="module")
+def turned() -> Alone:
+    return Alone(**CASES[0]).run()
+
+
 def trained(search: Alone) -> dict[str, tuple[float, PowerLaw]]:
     """Of each trial its steps, and how it trains."""
     rows = search.rows("SELECT trial, MAX(steps) AS steps FROM reports GROUP BY trial")
@@ -68,13 +73,12 @@ def test_where_none_is_expected_to_gain_the_rest_is_handed_back_and_said(slots: 
     assert len(search.rows("SELECT DISTINCT trial FROM reports WHERE ended = 'turned'")) >= FEWEST_TURNED
 
 
-def test_after_the_leader_has_turned_others_are_tried() -> None:
+def test_after_the_leader_has_turned_others_are_tried(turned: Alone) -> None:
     """As long as these may gain: here some turn late."""
-    search = Alone(**CASES[0]).run()
-    moves = search.on_decision("start", "promote", "finish")
+    moves = turned.on_decision("start", "promote", "finish")
     first = next(place for place, row in enumerate(moves) if row["action"] == "finish")
     assert {row["action"] for row in moves[first + 1 :]} >= {"start", "finish"}
-    assert search.spent >= 0.9 * search.seconds
+    assert turned.spent >= 0.9 * turned.seconds
 
 
 def one_turned(other: float) -> SuccessiveHalving:
@@ -266,7 +270,6 @@ def test_where_losses_only_fall_nothing_is_said_of_a_best() -> None:
     assert not any(PAST_BEST in line for line in lines)
 
 
-def test_what_other_caps_would_bring_is_not_foretold_by_a_law_of_falling_losses() -> None:
-    search = Alone(**CASES[0]).run()
-    foretold = search.foretold()
+def test_what_other_caps_would_bring_is_not_foretold_by_a_law_of_falling_losses(turned: Alone) -> None:
+    foretold = turned.foretold()
     assert not foretold.rows and foretold.why and "past their best" in foretold.why
