@@ -26,7 +26,7 @@ from analysis.experiments.ablation import (
 )
 from analysis.experiments.costs import batch_size, estimates, loading, stage_bars
 from analysis.experiments.kernels import roofline, roofline_table
-from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
+from analysis.experiments.scaling import communication, speed_up, speed_ups, steps_table
 from analysis.experiments.trainings import (
     line_of,
     lives,
@@ -315,12 +315,6 @@ def test_losses_that_lie_close_are_named_apart(tmp_path: Path) -> None:
     places = [text.get_window_extent() for text in shown]
     assert {text.get_text()[:3] for text in shown} <= {"3.2", "3.3"}, "each whole"
     assert len(places) > 1 and all(one.x1 < other.x0 for one, other in itertools.pairwise(places))
-
-
-def test_the_reports_speed_ups_are_of_its_own_epochs() -> None:
-    theirs = published_speed_ups()
-    assert theirs["speed_up"].round(2).to_list() == [1, 1, 1, 1.23, 1.71, 1.84, 1.69, 2.22, 2.36]
-    assert theirs["printed"].to_list() == [1, 1, 1, 1.18, 1.42, 1.45, 1.41, 1.55, 1.56]
 
 
 def test_only_what_differs_in_one_dimension_alone_is_compared(tmp_path: Path) -> None:
