@@ -14,7 +14,7 @@ import pytest
 from analysis import style
 from analysis.page import BUDGET_PICTURES, FAMILY_PICTURES
 from analysis.plots import dimensions
-from analysis.study import Study, open_study
+from analysis.study import Results, Study, open_studies, open_study
 from tune.cli import parse
 from tune.errors import UserError
 from tune.flags import Flags
@@ -109,6 +109,11 @@ class Written:
         values = {"trial": trial, "slot": slot, "purpose": "final" if rung is None else "rung", "rung": rung}
         times = {"opened": opened, "closed": None if charged is None else opened + charged, "charged": charged}
         return self.journal.insert("leases", values | times | {"price": price, "reserved": price * 1.2})
+
+
+def results_of(*studies: Any) -> Results:
+    """Of what has a folder each."""
+    return Results(studies=open_studies([study.folder for study in studies]))
 
 
 @pytest.fixture

@@ -17,12 +17,11 @@ from sqlalchemy.exc import OperationalError
 
 from analysis.exporting import distribution
 from analysis.settings import ExportSettings
-from analysis.study import Results, open_study
 from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
 from model.inference import write_upstream
 from model.training import checkpoint as checkpoints
-from tests.analysis.conftest import Printed, Written, do, one_line, search
+from tests.analysis.conftest import Printed, Written, do, one_line, results_of, search
 from tests.analysis.test_loop_report import written
 from tests.conftest import small_files
 from tune.errors import UserError
@@ -37,7 +36,7 @@ def test_optuna_has_every_trial_as_the_journal_has_it(tmp_path: Path, printed: P
     study = search(tmp_path / "runs" / "searched")
     file = tmp_path / "study.db"
     assert f"optuna-dashboard sqlite:///{file}\n" in printed(ExportSettings, study.folder, "--optuna", file)
-    found, table = loaded(file, "searched nanogpt"), Results(studies=[open_study(study.folder)])
+    found, table = loaded(file, "searched nanogpt"), results_of(study)
     told = {trial.user_attrs["trial"]: trial for trial in found.trials}
     assert sorted(told) == sorted(table.trials["trial"]) and len(told) == 24
     reached = table.reached.drop_duplicates("trial", keep="last").set_index("trial")

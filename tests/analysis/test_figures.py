@@ -30,7 +30,7 @@ from analysis.spending import slot_hold_times, spending
 from analysis.study import Results, Study, open_studies, open_study
 from analysis.style import CHARGE_COLORS, Picture, byte_axis, byte_ticks, lay_out, level_styles, new_figure
 from analysis.tables import GIB, MIB, short_memory
-from tests.analysis.conftest import FACTS, Printed, Written, one_line, search, study_of_trials
+from tests.analysis.conftest import FACTS, Printed, Written, one_line, results_of, search, study_of_trials
 from tests.training_rows import row
 from tune.arithmetic import mean_interval
 from tune.errors import UserError
@@ -39,14 +39,10 @@ from tune.search_space import DIMENSIONS
 from tune.store.heartbeat import DRIVER, HEARTBEAT_FOLDER, write_heartbeat
 
 
-def results(*studies: Written) -> Results:
-    return Results(studies=open_studies([study.folder for study in studies]))
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Of a search of some size."""
-    return results(search(tmp_path_factory.mktemp("runs") / "searched"))
+    return results_of(search(tmp_path_factory.mktemp("runs") / "searched"))
 
 
 @pytest.mark.parametrize("draw", FAMILY_PICTURES)
@@ -61,7 +57,7 @@ def test_several_texts_are_never_in_one_picture(write: Callable[..., Written]) -
         study.trial("t1")
         study.report("t1", 5.0)
     with pytest.raises(ValueError, match="do not compare"):
-        front(results(*studies), "nanogpt")
+        front(results_of(*studies), "nanogpt")
 
 
 def test_rungs_of_another_length_share_no_curve_and_no_front(write: Callable[..., Written]) -> None:
@@ -71,7 +67,7 @@ def test_rungs_of_another_length_share_no_curve_and_no_front(write: Callable[...
         for number in range(5):
             study.trial(f"{name}{number}", parameters=10 ** (5 + number))
             study.report(f"{name}{number}", low + (3 - number) ** 2 / 9)
-    both = results(short, long)
+    both = results_of(short, long)
     drawn = size_curve(both, "nanogpt")
     rows = drawn.data[drawn.data["study"] == "long"]
     x, y = np.log(drawn.figure.axes[0].lines[0].get_xydata()).T
@@ -98,11 +94,11 @@ def test_of_one_trial_nothing_is_compared_and_a_curve_is_waited_for_where_the_se
     study.trial("t1")
     study.report("t1", 5.0)
     with one_line(said):
-        draw(results(study), "nanogpt")
+        draw(results_of(study), "nanogpt")
     (study.folder / HEARTBEAT_FOLDER).mkdir()
     write_heartbeat(study.folder, DRIVER, 0, 0.0)
     with one_line("wait for them" if draw is size_curve else said):
-        draw(results(study), "nanogpt")
+        draw(results_of(study), "nanogpt")
 
 
 def test_the_front_shows_each_trial_once_and_where_it_got_to_last(found: Results) -> None:
@@ -117,7 +113,7 @@ def test_a_front_is_of_the_study_that_completed_a_rung_though_another_text_has_n
     young.trial("t1", state="running")
     other.trial("t1")
     other.report("t1", 5.0)
-    (named,) = front(results(young, other), "nanogpt").figure.axes[0].texts
+    (named,) = front(results_of(young, other), "nanogpt").figure.axes[0].texts
     assert named.get_text().startswith("winner: other/t1 ")
 
 
@@ -148,7 +144,7 @@ def test_a_loss_is_drawn_though_its_perplexity_is_no_float(
         for part in (1, 2):
             told = {"valid_loss": own, "training_seconds": 5.0 * part, "steps": 5 * part}
             study.report(f"t{number}", exp(min(own, LARGEST_LOG)), rung=0 if part == 2 else None, **told)
-    assert draw(results(study), "nanogpt").svg()
+    assert draw(results_of(study), "nanogpt").svg()
 
 
 def test_a_reason_for_which_several_pictures_are_missing_is_told_once(
@@ -168,7 +164,7 @@ def test_the_burn_down_begins_with_the_cap_never_rises_and_ends_with_what_is_lef
     if running:
         searched.slot(2, opened=0.0)
         searched.lease("t001", 2, rung=None, price=1.0, opened=0.0, charged=None)
-    study = results(searched).studies[0]
+    study = results_of(searched).studies[0]
     data, spent = burn_down(study).data, spending(study)
     assert data["left"].iloc[0] == spent.cap
     assert (data["left"].diff().dropna() <= 1e-9).all()
@@ -196,7 +192,7 @@ def test_only_the_segment_in_which_a_trial_diverged_is_marked(write: Callable[..
     study.trial("t1", state="stopped", reason="diverged")
     for rung in range(3):
         study.lease("t1", 0, rung=rung, price=10.0, opened=20.0 * rung, charged=11.0)
-    marks = prices(results(study).studies[0]).figure.axes[0].collections
+    marks = prices(results_of(study).studies[0]).figure.axes[0].collections
     assert {str(each.get_label()): len(each.get_offsets()) for each in marks} == {"lease": 2, "diverged": 1}
 
 
@@ -219,7 +215,7 @@ def test_a_segment_that_is_not_over_is_drawn_as_far_as_the_burn_down_goes(search
     """Else its slot would seem idle."""
     searched.slot(2, opened=5.0)
     searched.lease("t001", 2, rung=0, price=1.0, opened=5.0, charged=None)
-    study = results(searched).studies[0]
+    study = results_of(searched).studies[0]
     drawn = timeline(study)
     (plot,) = drawn.figure.axes
     bars = [bar.get_extents() for each in plot.collections for bar in each.get_paths()]
@@ -229,9 +225,9 @@ def test_a_segment_that_is_not_over_is_drawn_as_far_as_the_burn_down_goes(search
 
 
 def test_memory_that_ran_out_is_shown_beside_what_was_measured(searched: Written) -> None:
-    assert "24 times measured: 1.20 times" in memory(results(searched).studies[0]).text
+    assert "24 times measured: 1.20 times" in memory(results_of(searched).studies[0]).text
     searched.journal.insert("memory", {"at": 0, "trial": "t001", "micro_batches": 2, "predicted": 2**30})
-    assert memory(results(searched).studies[0]).text.endswith("1 times it ran out.")
+    assert memory(results_of(searched).studies[0]).text.endswith("1 times it ran out.")
 
 
 def test_ticks_of_bytes_are_what_their_labels_say() -> None:
@@ -281,7 +277,7 @@ def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..
         rate = chance.choice([0.001, 0.002, 0.004])
         study.trial(f"t{number:03d}", learning_rate=rate, d_model=chance.choice([64, 128]), created=number)
         study.report(f"t{number:03d}", 5.0 + 100 * rate + chance.random() / 100)
-    found = results(study)
+    found = results_of(study)
     assert importances(found, comparable_measurements(found, "nanogpt"), found.dimensions).index[0] == "learning_rate"
     for draw in (effects, parallel_coordinates):
         assert "learning_rate" in draw(found, "nanogpt").data
@@ -294,13 +290,13 @@ def test_what_did_not_vary_has_no_panel_and_a_mean_of_few_no_interval(write: Cal
         more = {"micro_batches": 2} if number < 5 else {}
         study.trial(f"t{number}", heads=8 if number < 2 else 4, dropout=number % 2 / 10, **more)
         study.report(f"t{number}", 5.0 + number, rung=None, final=1)
-    drawn = effects(results(study), "nanogpt")
+    drawn = effects(results_of(study), "nanogpt")
     panels = {plot.get_title(loc="left"): plot for plot in drawn.figure.axes if plot.axison}
     assert set(panels) == {"heads", "dropout", "importance (Optuna)"}
     assert [len(panels[name].containers) for name in ("heads", "dropout")] == [1, 2]
     assert "trials after the decay: each trial, and means, of 5 or more with 95 % intervals" in drawn.text
     assert drawn.text.endswith("Intervals of importances are of 90 %, by resampled trials.")
-    assert "A line for each trial after the decay:" in parallel_coordinates(results(study), "nanogpt").text
+    assert "A line for each trial after the decay:" in parallel_coordinates(results_of(study), "nanogpt").text
 
 
 def test_the_interval_of_a_mean_is_the_one_that_tables_have(write: Callable[..., Written]) -> None:
@@ -309,7 +305,7 @@ def test_the_interval_of_a_mean_is_the_one_that_tables_have(write: Callable[...,
     for number, loss in enumerate(losses * 2):
         study.trial(f"t{number}", heads=4 if number < 5 else 8)
         study.report(f"t{number}", exp(loss))
-    panel = effects(results(study), "nanogpt").figure.axes[0]
+    panel = effects(results_of(study), "nanogpt").figure.axes[0]
     wanted = mean_interval([loss - losses[2] for loss in losses])
     assert wanted is not None
     for container in panel.containers:
@@ -333,7 +329,7 @@ def test_a_learning_curve_has_once_what_was_done_again_after_a_kill(write: Calla
     for steps, seconds, perplexity in ((5, 1.0, 9.0), (10, 2.0, 7.0), (15, 3.0, 6.0), (10, 2.5, 8.0), (20, 4.0, 5.0)):
         study.report("t1", perplexity, steps=steps, training_seconds=seconds)
     study.report("t1", 4.0, steps=20, training_seconds=4.0, final=1)
-    (line,) = curves(results(study), "nanogpt").figure.axes[0].collections[0].get_paths()
+    (line,) = curves(results_of(study), "nanogpt").figure.axes[0].collections[0].get_paths()
     assert line.vertices.tolist() == [[1.0, 9.0], [2.5, 8.0], [4.0, 4.0]]
 
 
@@ -349,7 +345,7 @@ def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Writte
 
 
 def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> None:
-    shown = {name: values for name, *values in comparison_rows(*results(*two(write)).studies)}
+    shown = {name: values for name, *values in comparison_rows(*results_of(*two(write)).studies)}
     assert shown["--seed"] == ["0", "default"] and "--budget" not in shown
     assert shown["nanogpt: perplexity"] == ["7.000", "5.000"]
 
@@ -357,7 +353,7 @@ def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> N
 def test_perplexities_of_other_tokens_are_marked(write: Callable[..., Written]) -> None:
     studies = two(write)
     for alike in (True, False):
-        shown = {name for name, *_ in comparison_rows(*results(*studies).studies)}
+        shown = {name for name, *_ in comparison_rows(*results_of(*studies).studies)}
         assert ("nanogpt: perplexity" in shown) == ("nanogpt: perplexity, not of the same tokens" not in shown) == alike
         studies[1].report("t1", 5.0, rung=None, final=1, whole_perplexity=5.0)
 
@@ -366,9 +362,9 @@ def test_stars_are_said_to_be_of_the_whole_split_where_all_are(write: Callable[.
     """One study may have had no time for it."""
     studies = two(write)
     studies[0].report("t1", 5.0, rung=None, final=1, whole_perplexity=5.0)
-    assert "Stars are of the whole" in front(results(studies[0]), "nanogpt").text
+    assert "Stars are of the whole" in front(results_of(studies[0]), "nanogpt").text
     studies[1].report("t1", 5.0, rung=None, final=1)
-    assert "Stars are of the whole" not in front(results(*studies), "nanogpt").text
+    assert "Stars are of the whole" not in front(results_of(*studies), "nanogpt").text
 
 
 def test_perplexities_in_another_context_are_marked(write: Callable[..., Written]) -> None:
@@ -376,7 +372,7 @@ def test_perplexities_in_another_context_are_marked(write: Callable[..., Written
     for context, alike in ((64, True), (128, False)):
         for study, given in zip(studies, (64, context), strict=True):
             study.journal.write_facts(recipes={"nanogpt": {"context": given}})
-        shown = {name: cells for name, *cells in comparison_rows(*results(*studies).studies)}
+        shown = {name: cells for name, *cells in comparison_rows(*results_of(*studies).studies)}
         assert ("nanogpt: perplexity, not in the same context" not in shown) == alike
         assert not any("translation: perplexity, not" in name for name in shown), "its rows are sentences"
         assert shown["nanogpt: judged context"] == ["64", str(context)]
@@ -388,14 +384,14 @@ def test_two_studies_tell_their_vocabulary_as_the_ranking_does(write: Callable[.
     for study in studies:
         study.trial("t1")
         study.report("t1", 5.0)
-    found = results(*studies)
+    found = results_of(*studies)
     shown = {name: cells for name, *cells in comparison_rows(*found.studies)}
     told = section_title(ranking(found), found).split(", ")[2].partition(":")[0]
     assert told.startswith("vocabulary") and all(cell.endswith(told) for cell in shown["nanogpt: text"])
 
 
 def test_the_best_so_far_is_what_leads_the_ranking_and_ends_with_what_was_spent(write: Callable[..., Written]) -> None:
-    table = progress(results(*two(write)), "nanogpt").data
+    table = progress(results_of(*two(write)), "nanogpt").data
     rows = table[table["study"] == "b"]
     assert rows["perplexity"].tolist() == [9, 4, 5, 5]
     assert rows["device_seconds"].tolist() == [10, 20, 30, 30]
@@ -405,7 +401,7 @@ def test_the_best_so_far_is_at_each_moment_the_first_of_the_ranking_then(searche
     """And so neither what diverged later nor a lower loss at a lower rung."""
     searched.report("t023", 1.0, rung=2, at=5.0)
     searched.report("t010", 1.1, rung=0, at=400.0)
-    found = results(searched)
+    found = results_of(searched)
     drawn = progress(found, "nanogpt").data
     for at in sorted(found.reached["at"].unique())[::-4]:
         first = ranking(Results(studies=[replace(found.studies[0], until=at)]), by="perplexity").iloc[0]
@@ -490,6 +486,6 @@ def test_nothing_is_looked_through_anew_for_each_trial(growing: list[Written], d
     counts = []
     for study in growing:
         with cProfile.Profile() as profile:
-            does(results(study))
+            does(results_of(study))
         counts.append(pstats.Stats(profile).total_calls)
     assert counts[2] - counts[1] < LOOKED_THROUGH * (SIZES[2] - SIZES[1])

@@ -21,7 +21,7 @@ from analysis.ranking import ranking, show, winner
 from analysis.settings import PlotSettings, RankSettings, ReportSettings
 from analysis.study import Results, open_study
 from analysis.style import Picture
-from tests.analysis.conftest import Printed, Written, do, one_line
+from tests.analysis.conftest import Printed, Written, do, one_line, results_of
 from tests.tune.search.loops import Loops
 from tune.own_space import LOOP, choice, floats, integers
 from tune.ranking import RESERVED_NAMES
@@ -50,7 +50,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loops]:
 
 @pytest.fixture(scope="module")
 def results(loop: Loops) -> Results:
-    return Results(studies=[open_study(loop.folder)])
+    return results_of(loop)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def written(folder: Path, asked: str, name: str, values: list[float], **settings
 def test_of_outliers_the_good_one_is_seen(tmp_path: Path, asked: str, sign: int) -> None:
     values = [sign * value for value in (*range(40), 1000.0, -1000.0)]
     study = written(tmp_path / "runs" / "study", asked, "x", values)
-    low, high = effects(Results(studies=[open_study(study.folder)]), LOOP).figure.axes[0].get_ylim()
+    low, high = effects(results_of(study), LOOP).figure.axes[0].get_ylim()
     assert low < sign * 1000 < high and not low < -sign * 1000 < high
 
 
@@ -234,7 +234,7 @@ def test_what_a_loop_reported_makes_room_for_steps_and_price(
 def test_no_column_of_ours_can_be_taken_by_a_dimension_or_a_number(results: Results, six: Written) -> None:
     """Else a loop that calls one so would break its page."""
     own = {*results.dimensions, *results.last_reported, results.measure.column}
-    families = Results(studies=[open_study(six.folder)])
+    families = results_of(six)
     for each, theirs in ((results, own), (families, {*families.dimensions})):
         assert {*each.trials, *each.reached, *ranking(each)} - theirs <= RESERVED_NAMES
 

@@ -13,8 +13,8 @@ from analysis.efficiency import efficiency, fit_predict_curve, front
 from analysis.ranking import Answers, answers, ranking, select, winner
 from analysis.settings import ORDERS, RankSettings
 from analysis.stability import moment, stability, tau
-from analysis.study import EFFICIENCY_COLUMNS, Results, open_studies, open_study
-from tests.analysis.conftest import FACTS, Printed, Written, do, one_line
+from analysis.study import EFFICIENCY_COLUMNS, Results, open_study
+from tests.analysis.conftest import FACTS, Printed, Written, do, one_line, results_of
 from tests.training_rows import whole
 from tune.errors import UserError
 from tune.reports import LARGEST_LOG
@@ -23,7 +23,7 @@ from tune.store.queries import best_so_far
 
 
 def table(*studies: Written, by: str = "quotient") -> pd.DataFrame:
-    return ranking(Results(studies=open_studies([study.folder for study in studies])), by=by)
+    return ranking(results_of(*studies), by=by)
 
 
 def test_six_rows_by_hand(six: Written) -> None:
@@ -59,7 +59,7 @@ def test_other_orders_by_hand_change_places_and_nothing_else(six: Written) -> No
 
 def answered(*studies: Written) -> tuple[Results, Answers, pd.Series]:
     """The answers, and the winner."""
-    results = Results(studies=open_studies([study.folder for study in studies]))
+    results = results_of(*studies)
     found, first = answers(results, ranking(results)), winner(results, ranking(results))
     assert found is not None and first is not None
     return results, found, first
@@ -136,7 +136,7 @@ def test_a_trial_without_a_rung_and_one_that_is_not_finite_have_no_rank(write: C
     study.trial("t7", state="running")
     study.trial("t8")
     study.report("t8", float("inf"))
-    results = Results(studies=[open_study(study.folder)])
+    results = results_of(study)
     ranked = ranking(results)
     assert ranked["section"].tolist() == ["unranked"] * 2 and ranked["place"].isna().all()
     assert answers(results, ranked) is None

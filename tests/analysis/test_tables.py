@@ -14,8 +14,8 @@ from analysis import ranking as ranks
 from analysis import tables
 from analysis.ranking import ranking, section_table, show
 from analysis.settings import RankSettings
-from analysis.study import Results, open_study
-from tests.analysis.conftest import Printed, Written
+from analysis.study import Results
+from tests.analysis.conftest import Printed, Written, results_of
 
 NAN = float("nan")
 
@@ -84,7 +84,7 @@ def test_each_number_is_whole_or_its_column_is_named(
 ) -> None:
     searched.journal.rows("UPDATE trials SET config = json_patch(config, ?)", json.dumps(varied))
     searched.journal.update("trials", "t023", {"state": "failed", "reason": LONG})
-    results = Results(studies=[open_study(searched.folder)])
+    results = results_of(searched)
     table = ranking(results, by=by)
     text = printed(RankSettings, searched.folder, "--csv", "--by", by)
     rows = {row["trial"]: row for row in csv.DictReader(io.StringIO(text))}

@@ -14,8 +14,8 @@ from analysis.page import contents
 from analysis.plots.search import front, progress
 from analysis.ranking import answers, ranking, winner
 from analysis.settings import RankSettings
-from analysis.study import Results, open_study
-from tests.analysis.conftest import Printed, Written
+from analysis.study import open_study
+from tests.analysis.conftest import Printed, Written, results_of
 from tune.arithmetic import student
 
 BLOCKS = 24
@@ -159,7 +159,7 @@ def test_who_was_trained_anew_has_a_place_but_is_on_no_curve(write: Callable[...
     compared(study, {"t1": [1.5, 1.502, 1.6, 1.7], "t2": [2.0, 2.002]})
     for trial in ("t11", "t22"):
         study.journal.rows("UPDATE reports SET whole_perplexity = NULL WHERE trial = ?", trial)
-    results = Results(studies=[open_study(study.folder)])
+    results = results_of(study)
     ranked = ranking(results)
     decayed = ranked[ranked["section"] == "decayed"]
     assert set(decayed["trial"]) == {"t1", "t12", "t13", "t14", "t21"} and decayed["on_whole"].all()
@@ -173,7 +173,7 @@ def test_wherever_a_winner_is_told_it_may_be_one_trained_anew(bare: None, write:
     study = write()
     compared(study, {"t1": [1.30, 1.302], "t2": [2.0, 2.002]})
     study.charge("steps", 100.0, trial="t1")
-    results = Results(studies=[open_study(study.folder)])
+    results = results_of(study)
     ranked = ranking(results)
     first, found = winner(results, ranked), answers(results, ranked)
     assert first is not None and found is not None and first["trial"] == found.perplexity["trial"] == "t11"
