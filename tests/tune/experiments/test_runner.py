@@ -16,9 +16,10 @@ import torch.distributed as dist
 
 from model.config import Config
 from tests.soak.accounts import number
+from tests.tune.experiments.this_process import ThisProcess, without_ray
 from tune.backend.worker_group import LeaseOver, Message, Task, TaskContext
 from tune.devices import Devices
-from tune.experiments import parallel_timing, runner
+from tune.experiments import parallel_timing
 from tune.experiments.base import ExperimentSettings, Point, Trials
 from tune.experiments.runner import (
     LATE_SECONDS,
@@ -141,26 +142,21 @@ def test_a_point_may_take_what_those_before_it_left_and_nothing_of_those_after_i
     assert allotted(worth, left, 0.0, last=True) == min(left, MOST_TIMES * worth), "for whom nothing need be kept"
 
 
-class Group:
-    """In place of a group of processes, which calls `late` while it starts, and answers a task by `answer`."""
-
-    start_up_seconds = 0.0
-
-    def __init__(self, hold: Any, late: Callable[[], None], answer: Callable[[Task], dict[str, Any]]) -> None:
-        self.hold, self.wait_until_ready, self.do, self.watch = hold, late, answer, None
-
-    def shut_down(self) -> None: ...
-
-
 def bench_of(
     patch: pytest.MonkeyPatch, journal: Journal, points: Sequence[Point], cap: float,
     answer: Callable[[Task], dict[str, Any]], late: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> PointRunner:  # fmt: skip
-    """A bench of these points, whose groups are such ones."""
-    patch.setattr(runner, "WorkerGroup", lambda devices, setup, gpus, hold: Group(hold, late, answer))
-    patch.setattr(runner, "start_mailbox", lambda: None)
-    patch.setattr(runner.ray, "put", lambda data: data)
+    """A bench of these points, whose groups call `late` while they start, and answer a task by `answer`."""
+
+    class Group(ThisProcess):
+        def wait_until_ready(self) -> None:
+            late()
+
+        def do(self, task: Task) -> dict[str, Any]:
+            return answer(task)
+
+    without_ray(patch, Group)
     devices = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
     config: Any = Config(family="nanogpt")
     context: Any = SimpleNamespace(settings=None, devices=devices, config=config, data=None, points=points)
