@@ -1,20 +1,19 @@
 """The batch_size experiment: how it finds the largest batch, and what its tables make of rows."""
 
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from model.config import Config
 from model.cost.probe import TOO_LATE, Probe
 from model.data.dataset import TextData
 from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, outcome
 from tests.model.conftest import prepared
-from tune.backend.worker_group import Message, TaskContext
+from tests.tune.experiments.this_process import place_of
+from tune.backend.worker_group import Message
 from tune.devices import Devices
 from tune.experiments import batch_size as its_work
 from tune.experiments.base import ExperimentSettings
@@ -44,11 +43,7 @@ def data() -> TextData:
 @pytest.fixture
 def do(data: TextData, tmp_path: Path) -> Callable[..., list[Message]]:
     def done(asked: dict[str, Any], seconds: float = 1e6, config: Config = CONFIG) -> list[Message]:
-        ends = time.monotonic() + seconds
-        place = TaskContext(
-            config=config, data=data, device=torch.device("cpu"), folder=tmp_path / "t001", ends_at=ends
-        )
-        return list(work(place, asked))
+        return list(work(place_of(config, data, tmp_path / "t001", seconds), asked))
 
     return done
 

@@ -28,7 +28,7 @@ from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.soak.accounts import number
-from tests.tune.experiments.this_process import ThisProcess, without_ray
+from tests.tune.experiments.this_process import ThisProcess, place_of, without_ray
 from tune.backend.worker_group import Message, Task, TaskContext
 from tune.curves.recorded import Table, load_table
 from tune.devices import Devices
@@ -61,7 +61,7 @@ def few(small: dict[str, tuple], eager: None) -> Iterator[dict[str, tuple]]:
 def place(small: dict[str, tuple], folder: Path) -> TaskContext:
     config, data = small["text"]
     config = dataclasses.replace(config, dropout=0.1)
-    return TaskContext(config=config, data=data, device=CPU, folder=folder, ends_at=time.monotonic() + 3600)
+    return place_of(config, data, folder)
 
 
 def row_of(words: Iterable[Message]) -> Row:

@@ -1,15 +1,13 @@
 """The estimates experiment: what it measures of a real step, and what its tables make of rows."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from model.config import Config
 from tests.estimates_rows import BATCHES, all_rows, nsight, parameters, step
-from tune.backend.worker_group import TaskContext
+from tests.tune.experiments.this_process import place_of
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.estimates import ESTIMATES, SHAPE, line, points, slopes, work
@@ -21,9 +19,7 @@ GPUS = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=1)
 def measured(asked: dict[str, Any], **config: Any) -> dict[str, Any]:
     """The row that the work ends with, as the bench keeps it."""
     whole: Any = SHAPE | config
-    place = TaskContext(config=Config(family="nanogpt", **whole), data=None, device=torch.device("cpu"), folder=Path(),
-                  ends_at=math.inf)  # type: ignore[arg-type]  # fmt: skip
-    *_, last = work(place, asked)
+    *_, last = work(place_of(Config(family="nanogpt", **whole), None, Path()), asked)
     assert last.row is not None
     return {"asked": asked, "config": whole, "devices": 1} | last.row
 

@@ -5,7 +5,6 @@ scale of gradients.
 import itertools
 import json
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training.learner import Learner
 from tests.analysis.conftest import study_of_rows
+from tests.tune.experiments.this_process import place_of
 from tune.arithmetic import mean_interval
-from tune.backend.worker_group import TaskContext
 from tune.devices import Devices
 from tune.experiments import large_batch as its_work
 from tune.experiments.base import ExperimentSettings
@@ -100,8 +99,7 @@ def test_the_batch_is_the_recipes_or_the_one_that_is_set_and_the_rate_follows_it
 def worked(data: TextData, folder: Path, asked: dict[str, Any], seconds: float = LATE, **config: Any) -> dict[str, Any]:
     """The row of one point, in this process."""
     made = Config(family="nanogpt", **SMALL, **config)
-    place = TaskContext(config=made, data=data, device=CPU, folder=folder, ends_at=time.monotonic() + seconds)
-    *before, last = work(place, asked)
+    *before, last = work(place_of(made, data, folder, seconds), asked)
     assert [said.kind for said in before] == ["start", *["steps"] * (len(before) - 1)] and last.kind == "evaluation"
     return {"key": json.dumps(asked), "devices": 1, "asked": asked, "config": config} | json.loads(json.dumps(last.row))
 

@@ -1,6 +1,5 @@
 """What the loader experiment asks for, loads and makes of its rows, whoever makes them; its waits add up."""
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from model.data.dataset import TextData
 from model.families import FAMILIES
 from model.training.learner import Learner
 from tests.loader_rows import all_rows, workers
+from tests.tune.experiments.this_process import place_of
 from tune.backend.worker_group import TaskContext
 from tune.devices import Devices
 from tune.experiments import loader, parallel_timing
@@ -34,9 +34,7 @@ def asked(devices: Devices, **more: Any) -> list[Any]:
 def place(text_data: TextData, monkeypatch: pytest.MonkeyPatch) -> TaskContext:
     monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
     monkeypatch.setattr(loader, "BATCHES", 3)
-    return TaskContext(
-        config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends_at=math.inf
-    )
+    return place_of(CONFIG, text_data, Path("/proc/no"))
 
 
 def test_as_many_workers_as_there_are_cores_unless_asked_for_more_and_their_cores_are_paid_for():

@@ -3,7 +3,6 @@ checkpoints; and each way to train on several against the default.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,7 @@ from model.data.dataset import TextData
 from model.families import FAMILIES, Family
 from tests.analysis.conftest import study_of_rows
 from tests.scaling_rows import all_rows, computing, step, training
-from tune.backend.worker_group import TaskContext
+from tests.tune.experiments.this_process import place_of
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments import data_parallel, parallel_timing, prices, scaling
@@ -239,7 +238,7 @@ def place(small_text: Config, text_data: TextData, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield TaskContext(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends_at=math.inf)
+    yield place_of(small_text, text_data, tmp_path)
     dist.destroy_process_group()
 
 

@@ -16,7 +16,7 @@ from model.training.learner import Learner
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.methods_rows import disturbed_rows, stage_rows
-from tune.backend.worker_group import TaskContext
+from tests.tune.experiments.this_process import place_of
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.stages import (
@@ -49,15 +49,12 @@ def test_upstream_goes_first_and_each_way_takes_as_many_steps():
 def test_either_way_takes_its_steps_and_has_its_stages(
     way: str, small_text: Config, text_data: TextData, tmp_path: Path, warm: None
 ):
-    def place(seconds: float) -> TaskContext:
-        ends = time.monotonic() + seconds
-        return TaskContext(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends_at=ends)
-
-    *_, last = work(place(3600.0), {"way": way, "steps": 4})
+    of = small_text, text_data, tmp_path
+    *_, last = work(place_of(*of), {"way": way, "steps": 4})
     row = {"asked": {"way": way}, "config": {"precision": "fp32"}} | last.row
     assert row["steps"] == 4 and min(row["stages"].values()) > 0 and line(row)
     with pytest.raises(ValueError, match="of 50 steps were done in time: give a larger --budget with --resume"):
-        list(work(place(0.0), {"way": way, "steps": 50}))
+        list(work(place_of(*of, 0.0), {"way": way, "steps": 50}))
 
 
 def test_the_table_beside_the_report_by_hand():

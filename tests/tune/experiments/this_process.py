@@ -4,15 +4,24 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from model.config import Config
 from tune.backend.worker_group import Message, RankSetup, Task, TaskContext
 from tune.experiments import runner
 from tune.experiments.base import Row
 from tune.store.accounting import Hold
+
+
+def place_of(config: Config, data: Any, folder: Path, seconds: float = 3600.0) -> TaskContext:
+    """What a rank on a CPU is given of a task that must be over within so many seconds."""
+    ends_at = time.monotonic() + seconds
+    return TaskContext(config=config, data=data, device=torch.device("cpu"), folder=folder, ends_at=ends_at)
 
 
 class ThisProcess:
@@ -29,11 +38,8 @@ class ThisProcess:
     def hear(self, task: Task, message: Message) -> None: ...
 
     def do(self, task: Task) -> Row:
-        context = TaskContext(
-            config=replace(self.setup.config, **task.changes), data=self.setup.data, device=torch.device("cpu"),
-            folder=self.setup.folder / task.trial, ends_at=time.monotonic() + task.seconds,
-        )  # fmt: skip
-        for message in self.setup.work(context, task.asked):
+        config, folder = replace(self.setup.config, **task.changes), self.setup.folder / task.trial
+        for message in self.setup.work(place_of(config, self.setup.data, folder, task.seconds), task.asked):
             self.hear(task, message)
             self.hold.charge(message.kind)
         assert message.row is not None
