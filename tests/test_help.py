@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_architecture import ENTRIES
+from tests.tune.search.world import add_trial
 from tune.flags import flag_name
 from tune.search_flags import FAMILY_ONLY_SETTINGS, LOOP_ONLY_SETTINGS
 from tune.settings import Settings
@@ -76,10 +77,8 @@ def test_a_missing_file_and_a_study_that_is_over(repository: Path, tmp_path: Pat
     study.mkdir()
     (study / "study.json").write_text(json.dumps({"settings": Settings(budget=3600).stored()}))
     with Journal(study, new=True) as journal:
-        journal.insert(
-            "trials", {"trial": "t1", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0.0}
-        )
-        journal.insert("reports", {"trial": "t1", "at": 1.0, "rung": 0, "valid_loss": 1.0})
+        add_trial(journal)
+        journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
         journal.write_facts(ended={"reason": "cap", "spent": 3598.04, "cap": 3600.0})
     refused, over = told(
         str(repository / "tune" / "run.py"), tmp_path,

@@ -16,7 +16,7 @@ import torch
 
 from model.families import FAMILIES
 from tests.model.test_families import Bigrams, Guess
-from tests.tune.search.world import World
+from tests.tune.search.world import World, add_trial
 from tests.tune.test_registry import CORE
 from tune import facts
 from tune import search_context as context_file
@@ -243,8 +243,7 @@ def test_an_exception_is_called_that_and_a_death_a_death(text: str, its_own: boo
 def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
     for trial, reason in {"t001": "diverged", "t002": "error: x: a", "t003": "error: b", "t004": "error: x: a"}.items():
-        row = {"trial": trial, "family": "loop", "config": "{}", "state": "failed", "reason": reason}
-        world.journal.insert("trials", row | {"created": 0.0})
+        add_trial(world.journal, trial, state="failed", family="loop", reason=reason)
     assert "; see output/t002.txt, correct that" in no_winner_reason(world.journal, "loop")
 
 
@@ -279,8 +278,7 @@ def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
         state = "failed" if reason.startswith("error") else "stopped"
         if reason.startswith("waits: "):
             state, reason = "paused", reason.removeprefix("waits: ")
-        row = {"trial": f"t{number:03d}", "family": "nanogpt", "config": "{}", "state": state, "reason": reason}
-        world.journal.insert("trials", row | {"created": 0.0})
+        add_trial(world.journal, f"t{number:03d}", state=state, reason=reason)
     world.journal.write_facts(ended={"reason": ended, "spent": 1.0}, settings=settings)
     (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
     assert line == f"nanogpt: {'no trial reached a rung: ' if reasons else ''}{told}"
@@ -297,8 +295,7 @@ def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
 def test_more_time_is_advised_as_it_was_missing(tmp_path: Path, reason: str, near: bool, told: str) -> None:
     """After a signal the search can simply go on, however near its deadline was."""
     world = World(tmp_path, cap=600, slots=1)
-    row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "stopped", "reason": "price"}
-    world.journal.insert("trials", row | {"created": 0.0})
+    add_trial(world.journal, state="stopped", reason="price")
     world.journal.write_facts(ended={"reason": reason, "near_deadline": near, "spent": 9.0, "cap": 600.0})
     (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
     assert line.endswith(told)
@@ -308,8 +305,7 @@ def test_more_time_is_advised_as_it_was_missing(tmp_path: Path, reason: str, nea
 def test_a_search_that_gave_up_is_not_over_and_says_what_it_needs(tmp_path: Path, spent: float, more: str) -> None:
     """Also if an earlier run had found something."""
     world = World(tmp_path, cap=600, slots=1)
-    row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "failed", "reason": "error: x"}
-    world.journal.insert("trials", row | {"created": 0.0})
+    add_trial(world.journal, state="failed", reason="error: x")
     world.journal.write_facts(ended={"reason": "errors", "spent": spent, "cap": 600.0})
     (line,) = last_lines(world.journal, {}, {}, ["nanogpt"])
     assert line.endswith(f"correct that and go on with --resume{more}")

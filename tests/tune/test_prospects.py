@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
+from tests.tune.search.world import WARM_UP_STEPS, Numbered, World, add_trial
 from tests.tune.test_registry import CORE
 from tune import cli
 from tune.assembly import make_engine
@@ -87,8 +87,7 @@ def test_who_is_promising_before_anything_is_known_is_so_in_a_plan_too(tmp_path:
         assert isinstance(suggestions, Suggester)
         trials = [f"t{number:03d}" for number in range(1, 30)]
         for trial in trials:
-            row = {"trial": trial, "family": "nanogpt", "config": json.dumps(suggestions.suggest(trial))}
-            journal.insert("trials", {**row, "state": "paused", "created": 0.0})
+            add_trial(journal, trial, config=json.dumps(suggestions.suggest(trial)))
         found = favour_of(settings, "nanogpt", context.recipes["nanogpt"], journal)
         assert [found(trial) for trial in trials] == [suggestions.favour(trial) for trial in trials]
         assert len({found(trial) for trial in trials}) > 3

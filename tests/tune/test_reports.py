@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from tests.tune.search.world import LIMIT, World
+from tests.tune.search.world import LIMIT, World, add_trial
 from tune.reports import (
     SPLITS,
     TIE,
@@ -71,9 +71,8 @@ def test_it_comes_out_of_the_journal_as_it_was(tmp_path: Path) -> None:
     """But for its seconds, which are charges there."""
     with Journal(tmp_path, new=True) as journal, journal.transaction():
         for number, report in enumerate(REPORTS):
-            trial = {"trial": f"t{number:03d}", "family": "a", "config": "{}", "state": "running", "created": 0.0}
-            journal.insert("trials", trial | {"parameters": report.parameters})
-            journal.insert("reports", {"trial": trial["trial"], "at": 0.0} | journal_row(report))
+            add_trial(journal, trial := f"t{number:03d}", parameters=report.parameters)
+            journal.insert("reports", {"trial": trial, "at": 0.0} | journal_row(report))
         rows = journal.rows("SELECT * FROM reports JOIN trials USING (trial) ORDER BY trial")
         assert [from_row(dict(row)) for row in rows] == [replace(report, seconds={}) for report in REPORTS]
 

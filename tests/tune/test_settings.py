@@ -15,6 +15,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 
+from tests.tune.search.world import add_trial
 from tune import cli
 from tune.flags import families_text, flag_name, flag_words, parse_families
 from tune.own_space import make_space
@@ -274,8 +275,7 @@ def test_what_is_said_of_a_study_that_is_over_can_be_typed(empty_folder: Path, w
     settings = Settings(budget="1h", **way)
     (folder / "study.json").write_text(json.dumps({"settings": settings.stored()}))
     with Journal(folder, new=True) as journal:
-        trial = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "finished", "created": 0.0}
-        journal.insert("trials", trial)
+        add_trial(journal, state="finished")
         journal.insert("reports", {"trial": "t001", "at": 1.0, "final": 1, "valid_loss": 1.0})
         journal.write_facts(ended={"reason": "cap", "spent": 60.0, **settings.terms}, caps=[settings.terms])
     over = Settings.of_study(folder).nothing_to_do() or ""

@@ -21,7 +21,7 @@ from model.training.checkpoint import export, save
 from model.training.evaluation import Score
 from model.training.time_budget import Lease
 from tests.cuda.fake_cuda import fake_cuda
-from tests.tune.search.world import World
+from tests.tune.search.world import World, add_trial
 from tune import winners as samples_file
 from tune.search.engine import Engine, Listener
 from tune.search.successive_halving import NO_TRIAL
@@ -136,8 +136,7 @@ class Slow:
         model = build_model(config, vocabulary=self.data.vocabulary, pad=self.data.pad)
         state = {"steps": 1, "config": asdict(config)}
         saved = save(folder / "checkpoints" / "t001", model, {"step": torch.zeros(1)}, state)
-        row = {"trial": "t001", "family": "translation", "config": "{}", "state": "paused", "created": 0.0}
-        self.world.journal.insert("trials", row)
+        add_trial(self.world.journal, family="translation")
         self.winner = Winner(
             trial="t001", report=1, config={}, parameters=1, perplexity=1.0, measured="",
             bits_per_character=1.0, test_perplexity=1.0, decayed=True, averaged=False, checkpoint=saved,

@@ -17,6 +17,7 @@ from model.config import Config
 from model.data.dataset import TextData
 from tests.forked import FORKING
 from tests.model.conftest import prepared
+from tests.tune.search.world import add_trial
 from tune.backend import worker_group as distributed
 from tune.backend.worker_group import STOP_TASK, LeaseOver, Message, RankSetup, Task, WorkerGroup
 from tune.experiments import parallel_timing
@@ -180,7 +181,7 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal(tmp_path, new=True)
-    journal.insert("trials", {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "running", "created": 0})
+    add_trial(journal, state="running")
     hung = threading.Event()
     trainer = SimpleNamespace(fit=lambda: hung.wait(PATIENCE_SECONDS))
     monkeypatch.setattr(distributed, "Trainer", lambda *_, **__: trainer)

@@ -22,7 +22,7 @@ from tests.readme import of
 from tests.searches import comes
 from tests.tune.display.browser import Page, browser
 from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, killed, read, trial_runs, watched
-from tests.tune.search.world import MFU, World
+from tests.tune.search.world import MFU, World, add_trial
 from tune.display import standings, tensorboard
 from tune.display.standings import draw_front, levels, ranking_table
 from tune.display.tensorboard import METRICS, REASONS, EventFile, TensorBoard, TrialRun, hparams_start, scalar
@@ -103,8 +103,7 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
     reader the first step back of a run is not like the later ones."""
     journal = Journal(tmp_path, new=True)
     config = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
-    row = {"trial": "t001", "family": "nanogpt", "config": json.dumps(config), "parameters": 5, "state": "running"}
-    journal.insert("trials", row | {"created": 0.0})
+    add_trial(journal, state="running", config=json.dumps(config), parameters=5)
     for of_one_process, left in (((100, 200, 300, 150), [100, 150]), ((140, 250), [100, 140, 250])):
         run = TrialRun(tmp_path / "run", journal, "t001", hparams_start(config, "nanogpt", config))
         for tokens in of_one_process:

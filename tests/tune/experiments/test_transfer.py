@@ -75,10 +75,9 @@ def test_what_is_fixed_is_not_varied_and_scale_shortens() -> None:
     assert len(points(CORES, settings(seeds=2))) == 2 * len(fixed)
 
 
-def test_a_small_cap_pays_first_for_the_base_around_the_recipes_rate(tmp_path: Path) -> None:
+def test_a_small_cap_pays_first_for_the_base_around_the_recipes_rate(tmp_path: Path, text: Path) -> None:
     """As all else is compared with it."""
-    (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 2000)
-    asked = settings(scale=0.02, text_corpus=tmp_path / "text.txt", devices=1, budget=60.0)
+    asked = settings(scale=0.02, text_corpus=text, devices=1, budget=60.0)
     context, own = make_list_context(TRANSFER, asked, replace(CORES, count=1)), Config(family="nanogpt").learning_rate
     rows, _ = studied(TRANSFER, context, tmp_path, lambda *_: PowerLaw(step_seconds=0.1, parameters=1000))
     first = [row["config"] for row in rows[:3]]
@@ -167,10 +166,9 @@ def test_of_few_rows_there_is_less_to_tell() -> None:
     assert len(tables(transferred()[7:])) == 1, "nothing is compared without the base"
 
 
-def test_a_study_trains_them_all_and_what_diverges_is_in_its_tables(tmp_path: Path) -> None:
+def test_a_study_trains_them_all_and_what_diverges_is_in_its_tables(tmp_path: Path, text: Path) -> None:
     """The rates above the recipe's are far too high for all shapes: the first ones of the list among them."""
-    (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 2000)
-    asked = settings(scale=0.02, fix={"precision": "fp32"}, text_corpus=tmp_path / "text.txt", devices=1)
+    asked = settings(scale=0.02, fix={"precision": "fp32"}, text_corpus=text, devices=1)
     context, own = make_list_context(TRANSFER, asked, CORES), Config(family="nanogpt").learning_rate
 
     def course(trial: str, family: str, config: Mapping[str, Any]) -> PowerLaw:

@@ -15,7 +15,7 @@ import torch
 from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.search.alone import START_UP, Search, left
-from tests.tune.search.world import STEP_SECONDS, Numbered, World
+from tests.tune.search.world import STEP_SECONDS, Numbered, World, add_trial
 from tune.facts import check_same_text
 from tune.reports import Evaluation, Report
 from tune.search.family import START_UP_MARGIN, with_margin
@@ -444,8 +444,7 @@ def test_what_the_driver_holds_itself_is_charged_up_to_its_own_last_sign_of_life
     """
     world = World(tmp_path, cap=600, slots=1)
     if decodes:
-        row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "finished", "created": 0}
-        world.journal.insert("trials", row)
+        add_trial(world.journal, state="finished")
         Hold(world.accounting, "t001", DECODING, devices=1, seconds=60)
     else:
         world.accounting.ledger.reserve(world.accounting.open_slot(world.now), 60)

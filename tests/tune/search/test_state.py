@@ -257,14 +257,13 @@ def test_what_an_event_takes_does_not_grow_with_the_trials(tmp_path: Path, monke
 
 
 def test_a_deadline_counts_from_the_start_of_the_study_whoever_ran_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 s after it was asked for it has its engine, and 300 s later another one goes on with it."""
-    (tmp_path / "text.txt").write_text("to be or not to be\n" * 2000)
     now = 1e9
     monkeypatch.setattr("time.time", lambda: now)
     monkeypatch.setattr("time.monotonic", lambda: now)
-    settings = Settings(budget=600.0, families="nanogpt", devices=1, deadline=500.0, text_corpus=tmp_path / "text.txt")
+    settings = Settings(budget=600.0, families="nanogpt", devices=1, deadline=500.0, text_corpus=text)
     context = make_search_context(settings, find_devices(settings))
     now += 40
     journal = Journal(tmp_path, new=True)
@@ -280,11 +279,10 @@ def test_a_deadline_counts_from_the_start_of_the_study_whoever_ran_meanwhile(
 
 
 def test_what_is_measured_on_stays_the_studys_and_another_kind_of_device_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On more cores, and in a version of the program that would take another subset."""
-    (tmp_path / "text.txt").write_text("to be or not to be\n" * 2000)
-    settings = Settings(budget=600.0, families="nanogpt", oversubscribe=True, text_corpus=tmp_path / "text.txt")
+    settings = Settings(budget=600.0, families="nanogpt", oversubscribe=True, text_corpus=text)
     tokens, rungs = [], []
     for devices in (1, 8):
         cores = find_devices(replace(settings, devices=devices))

@@ -43,6 +43,12 @@ STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, secon
 """What a trial reports that was told to stop before its first step."""
 
 
+def add_trial(journal: Journal, trial: str = "t001", *, state: str = "paused", **columns: Any) -> None:
+    """One without leases and reports."""
+    row = {"trial": trial, "family": "nanogpt", "config": "{}", "state": state, "created": 0.0}
+    journal.insert("trials", row | columns)
+
+
 class Ticking(Clock):
     """No two readings are the same, as on a real clock."""
 

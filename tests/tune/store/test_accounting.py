@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.world import Numbered, World
+from tests.tune.search.world import Numbered, World, add_trial
 from tune.reports import Report
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open, spent
 from tune.search.simulator import Clock
@@ -126,7 +126,7 @@ def test_the_account_is_what_its_slots_add_up_to_whatever_came_and_went() -> Non
 def account(clock: Clock, share: float = 1.0) -> Accounting:
     """Of a cap of 100 s."""
     journal = Journal(None, new=True)
-    journal.insert("trials", {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "running", "created": 0})
+    add_trial(journal, state="running")
     return Accounting(journal, Ledger(cap=100, clock=clock, share=share), clock)
 
 
