@@ -38,4 +38,6 @@ def show(name: str, found: list[Finding]) -> None:
     """Print the findings of a table on a screen."""
     if found:
         tables.draw(findings_table(f"{name}: {len(found)} found", found))
-    print("" if found else f"{name}: no rule finds anything\n")
+        print()
+    else:
+        print(f"{name}: no rule finds anything\n")

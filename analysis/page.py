@@ -97,8 +97,8 @@ def try_open_study(folder: Path) -> Study | None:
 
 def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:
     """Write the page; unless it is the last one (`good_for` 0), without the pictures beside it."""
-    folder = out or tables.unlinked(study.folder / "report")
-    shown = contents(study, None if good_for else tables.unlinked(folder / "figures"))
+    folder = out or tables.folder_in(study.folder, "report")
+    shown = contents(study, None if good_for else tables.folder_in(folder, "figures"))
     page = TEMPLATES.get_template("page.html").render(shown, watched=good_for)
     return tables.write_file(folder / "report.html", page.encode())
 

@@ -150,7 +150,7 @@ class PlotSettings(TableFlags):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.what not in PICTURE_KINDS:
-            raise UserError(f"WHAT: {self.what!r} is not there: choose {' or '.join(PICTURE_KINDS)}")
+            raise UserError(f"WHAT: {self.what!r} is not known: choose from {', '.join(PICTURE_KINDS)}")
         most = {"front": None, "curves": None, "effects": None, "compare": 2}.get(self.what, 1)
         if most and len(self.studies) > most:
             raise UserError(f"study: {len(self.studies)} folders: {self.what} takes {most}: name fewer")

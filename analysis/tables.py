@@ -130,6 +130,20 @@ def unlinked(path: Path) -> Path:
     return path
 
 
+def folder_in(folder: Path, name: str) -> Path:
+    """Return a folder inside another, made if it is not there. UserError: it is a link, or cannot be made."""
+    inside = unlinked(folder / name)
+    try:
+        inside.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(inside, error) from None
+    return inside
+
+
+def refused(path: Path, error: OSError) -> UserError:
+    return UserError(f"--out: {str(path)!r} cannot be written ({error.strerror}); {REMEDY}")
+
+
 def write_file(file: Path, content: bytes) -> Path:
     """Write a file anew, and make its folder if need be. UserError: it is a link, or cannot be written."""
     unfinished = unlinked(file).with_name(f"{file.name}.part")
@@ -142,5 +156,5 @@ def write_file(file: Path, content: bytes) -> Path:
     except OSError as error:
         with suppress(OSError):
             unfinished.unlink()
-        raise UserError(f"--out: {str(file)!r} cannot be written ({error.strerror}); {REMEDY}") from None
+        raise refused(file, error) from None
     return file

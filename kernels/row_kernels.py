@@ -106,19 +106,19 @@ def cross_entropy_row(row, target):  # type: ignore[no-untyped-def]
     return np.log(power_sum(row, top)) + (top - row[target])
 
 
-def softmax(x, out):  # type: ignore[no-untyped-def]
+def softmax_loop(x, out):  # type: ignore[no-untyped-def]
     """Softmax of each row: (x (N, D), out (N, D))."""
     for i in prange(x.shape[0]):
         softmax_row(x[i], out[i])
 
 
-def layer_norm(x, gain, bias, out):  # type: ignore[no-untyped-def]
+def layer_norm_loop(x, gain, bias, out):  # type: ignore[no-untyped-def]
     """Layer norm of each row: (x (N, D), gain (D), bias (D), out (N, D))."""
     for i in prange(x.shape[0]):
         layer_norm_row(x[i], gain, bias, out[i])
 
 
-def cross_entropy(x, targets, out):  # type: ignore[no-untyped-def]
+def cross_entropy_loop(x, targets, out):  # type: ignore[no-untyped-def]
     """Cross-entropy of each row: (x (N, V), targets (N), out (N))."""
     for i in prange(x.shape[0]):
         out[i] = cross_entropy_row(x[i], targets[i])
@@ -272,7 +272,7 @@ KERNELS = (
         reference=softmax_reference, output=np.empty_like, tolerance=2e-5, least=1e-30, bytes_per_element=8,
         flops_per_element=5, special=special,
         implementations=_implementations(
-            "softmax", _softmax_python, _softmax_numpy, softmax, types.void(ROWS_IN, ROWS_OUT), cuda_rows.softmax
+            "softmax", _softmax_python, _softmax_numpy, softmax_loop, types.void(ROWS_IN, ROWS_OUT), cuda_rows.softmax
         ),
     ),
     Kernel(
@@ -280,7 +280,7 @@ KERNELS = (
         output=lambda x, gain, bias: np.empty_like(x), tolerance=2e-5, least=1.0, bytes_per_element=8,
         flops_per_element=8, special=special,
         implementations=_implementations(
-            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm,
+            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm_loop,
             types.void(ROWS_IN, GAINS_IN, GAINS_IN, ROWS_OUT), cuda_rows.layer_norm
         ),
     ),
@@ -289,7 +289,7 @@ KERNELS = (
         output=lambda x, targets: np.empty(x.shape[0], np.float32), tolerance=2e-5, least=1.0, bytes_per_element=4,
         flops_per_element=4, special=shifted,
         implementations=_implementations(
-            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy,
+            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy_loop,
             types.void(ROWS_IN, TARGETS_IN, LOSSES_OUT), cuda_rows.cross_entropy
         ),
     ),

@@ -89,10 +89,6 @@ def run_to_exit_code(command: Callable[[], int], early: str = "") -> int:
         if not _reader_gone():
             raise
         return 128 + signal.SIGPIPE
-    except SystemExit as error:
-        if not isinstance(error.__context__, BrokenPipeError):  # rich turns that one into an exit with 1
-            raise
-        return 128 + signal.SIGPIPE
     except OSError as error:
         if error.filename is not None or can_print():
             raise

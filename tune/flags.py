@@ -143,7 +143,7 @@ class Flags:
     def __post_init__(self) -> None:
         for each in fields(self):
             choices, value = flag_of(each).choices, getattr(self, each.name)
-            for one in value if isinstance(value, tuple | list) else (value,):
+            for one in value if isinstance(each.default, tuple) else (value,):
                 if choices and one not in choices:
                     raise invalid(each.name, f"{one!r} is not known: choose from {', '.join(choices)}")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tune.arithmetic import parse_expression
 from tune.errors import ROOT, UserError
-from tune.table_rules import Claims, Finding, findings
+from tune.table_rules import Claims, Finding, findings, speed_ups
 from tune.table_text import Table
 
 PUBLISHED = ROOT / "analysis" / "published"
@@ -53,6 +53,14 @@ def published(name: str) -> tuple[dict[str, Any], ...]:
     columns = read_csv(PUBLISHED / f"{name}.csv")
     rows = zip(*columns.values(), strict=True)
     return tuple({column: _value(text) for column, text in zip(columns, row, strict=True)} for row in rows)
+
+
+def published_speed_ups() -> dict[tuple[float, float], float]:
+    """Return the speed-ups of the report on scaling by its own epochs, by devices and batch a device: seconds on one
+    device over those on so many, with that batch on each."""
+    keys = ((row["devices"], row["batch_size_per_device"]) for row in published("scaling"))
+    found = zip(keys, speed_ups(read_csv(PUBLISHED / "scaling.csv")), strict=True)
+    return {key: times for key, times in found if times is not None}
 
 
 def _value(text: str) -> float | str | None:

@@ -55,8 +55,8 @@ def asked_seconds(row: Row) -> float:
     return float(row["asked"]["seconds"])
 
 
-HEADS = 2
-"""Heads of the block of the report of `estimates`."""
+BLOCK_HEADS = 2
+"""Heads of the block of the report of `estimates`, as `WordConfig` has them."""
 
 
 def estimated_steps(rows: Sequence[Row]) -> list[Row]:
@@ -67,16 +67,16 @@ def estimated_steps(rows: Sequence[Row]) -> list[Row]:
         step = row["asked"]["measure"], row["asked"]["batch"], row["config"]["heads"]
         found[step] = {**row, "step": step}
     for batch, flops, traffic in (each for row in rows for each in row.get("nsight", ())):
-        found.get(("block", batch, HEADS), {}).update(nsight_flops=flops, nsight_bytes=traffic)
+        found.get(("block", batch, BLOCK_HEADS), {}).update(nsight_flops=flops, nsight_bytes=traffic)
     for row in published("estimates"):
         known = {"published_flops": row["measured_flops"], "published_bytes": 1e3 * row["measured_dram_kilobytes"]}
-        found.get(("block", row["batch_size"], HEADS), {}).update(known)
+        found.get(("block", row["batch_size"], BLOCK_HEADS), {}).update(known)
     return [found[each] for each in sorted(found)]
 
 
 def estimated_blocks(rows: Sequence[Row]) -> list[Row]:
     """Return those of the report's block, by batch."""
-    return [row for row in estimated_steps(rows) if (row["step"][0], row["step"][2]) == ("block", HEADS)]
+    return [row for row in estimated_steps(rows) if (row["step"][0], row["step"][2]) == ("block", BLOCK_HEADS)]
 
 
 def steps_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:

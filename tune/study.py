@@ -200,12 +200,12 @@ def conduct(
         there = None if settings.address is None else partial(slots_there, devices)
         engine = make_engine(context, journal, listeners, slots_there=there)
         go_on = model_resume_checkpoint if context.loop is None else resume_checkpoint
-        for warning in loop_change_warnings(settings, journal):
-            write(warning)
+        warnings = [*loop_change_warnings(settings, journal)]  # before the facts are those of this run
         note_facts(context.facts(), journal)
         if settings.resume:
-            for note in restore(engine, go_on, settings.deadline, devices.processor, settings.stop_below_gain):
-                write(note)
+            notes = restore(engine, go_on, settings.deadline, devices.processor, settings.stop_below_gain)
+            for line in (*notes, *warnings):
+                write(line)
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_trial_environment(context, engine)
@@ -222,11 +222,11 @@ def conduct(
                 noted,
             ):
                 if not stop_signal.name:
-                    trained: type[LeasedTrial] = LoopTrial
+                    kind: type[LeasedTrial] = TrainingTrial if context.loop is None else LoopTrial
                     given: dict[str, Any] = {"loop": context.loop}
                     if context.loop is None:
-                        trained, given = TrainingTrial, {"data": dict(data), "families": pickle_families_by_value()}
-                    run_trials(engine, trained, devices.ray_resources, go_on, environment=place, **given)
+                        given = {"data": dict(data), "families": pickle_families_by_value()}
+                    run_trials(engine, kind, devices.ray_resources, go_on, environment=place, **given)
             for line in conclude(context, engine, tensorboard, listeners):
                 write(line)
         return Outcome(folder=study, found=bool(best_so_far(journal)), interrupted=engine.cut_off)

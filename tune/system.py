@@ -94,7 +94,8 @@ class Energy(Listener):
             self.note()
 
     def note(self) -> None:
-        """Add the energy since the last time; a counter that can no longer be read counts up to its last reading."""
+        """Add the energy since the last time. A counter that cannot be read counts up to its last reading, and once it
+        can again, from there on."""
         self._noted = self._clock()
         for counter in self._counters:
             with suppress(Exception):

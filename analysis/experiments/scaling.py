@@ -25,9 +25,8 @@ from analysis.style import (
     new_figure,
     stacked_bars,
 )
-from tune import table_rules
 from tune.errors import UserError
-from tune.published import PUBLISHED, read_csv
+from tune.published import published_speed_ups
 from tune.rows import pairs, steps_of, times_as_fast
 
 COLORS = (BLUE, VERMILION, ORANGE, SKY)
@@ -63,13 +62,6 @@ def speed_ups(study: Study) -> pd.DataFrame:
     ])  # fmt: skip
 
 
-def published_speed_ups() -> pd.DataFrame:
-    """Return the report's speed-ups, as its own epochs give them and as it prints them, by devices and batch a
-    device."""
-    theirs = published("scaling").rename(columns={"speed_up": "printed"})
-    return theirs.assign(speed_up=table_rules.speed_ups(read_csv(PUBLISHED / "scaling.csv")))
-
-
 def speed_up(study: Study) -> Picture:
     """Draw how many times as fast as one device several are. UserError: only one device was measured, or none alone."""
     table = speed_ups(study)
@@ -91,7 +83,8 @@ def speed_up(study: Study) -> Picture:
                 hollow = rows[rows["disturbed"]]
                 plot.scatter(hollow["devices"], hollow["speed_up"], s=16, marker=marker, facecolor="w", edgecolor=color,
                              zorder=4)  # fmt: skip
-    theirs = published_speed_ups()
+    theirs = published("scaling").rename(columns={"speed_up": "printed"})
+    theirs["speed_up"] = theirs.set_index(["devices", "batch_size_per_device"]).index.map(published_speed_ups())
     theirs = theirs[theirs["devices"].isin(devices)]
     plot.scatter(theirs["devices"], theirs["speed_up"], marker="x", s=22, c=BLACK, label="published epochs", zorder=3)
     plot.scatter(theirs["devices"], theirs["printed"], marker="+", s=22, c=GREY, label="as printed there", zorder=3)

@@ -223,7 +223,7 @@ def test_the_ranking_is_the_one_that_the_search_returned(loop: Loops, results: R
 def test_what_a_loop_reported_makes_room_for_steps_and_price(
     results: Results, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a terminal of any width."""
+    """On a screen of any width."""
     monkeypatch.setattr("analysis.tables.WIDTH", width)
     table = ranking(results)
     show(results, table, table, by="perplexity", top=1)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO, FileIO, TextIOWrapper
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -14,7 +14,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from model.cost import probe
 from tests.forked import FORKING
@@ -123,11 +122,6 @@ def says(settings: Flags) -> int:
     return 0
 
 
-def draws(settings: Flags) -> int:
-    Console().print("é" * 9)
-    return 0
-
-
 def test_a_screen_that_is_closed_full_or_of_other_letters_is_no_fault_of_ours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,11 +135,9 @@ def test_a_screen_that_is_closed_full_or_of_other_letters_is_no_fault_of_ours(
     assert error == "standard output: No space left on device: make room there, or write to another place\n" * 2
 
 
-@pytest.mark.parametrize("says", ["says", "draws"])
-def test_who_reads_no_more_ends_a_command_as_a_shell_tells_of_it(monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+def test_who_reads_no_more_ends_a_command_as_a_shell_tells_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    monkeypatch.setattr(Says, "command", replace(Says.command, does=f"tests.tune.test_ends:{says}"))
     with TextIOWrapper(FileIO(writer, "w"), write_through=True) as gone:
         monkeypatch.setattr("sys.stdout", gone)
         assert cli.main(Says, []) == 128 + signal.SIGPIPE

@@ -62,7 +62,8 @@ def counted(journal: Journal, at: dict[str, float]) -> Energy:
 
 
 def test_each_joule_counts_once_however_often_it_is_looked(tmp_path: Path) -> None:
-    """Over counters that begin anew, and in a study that goes on; one that is gone counts up to there."""
+    """Over counters that begin anew, and in a study that goes on; one that is gone counts up to there, and from there
+    once it is back."""
     at = {"one": 90.0, "two": 7.0}
     with Journal(tmp_path, new=True) as journal:
         energy = counted(journal, at)
@@ -75,6 +76,9 @@ def test_each_joule_counts_once_however_often_it_is_looked(tmp_path: Path) -> No
         at["one"] = 50.0
         energy.note()
         assert journal.facts()[ENERGY] == 41 + 25
+        at["two"] = 20.0
+        energy.note()
+        assert journal.facts()[ENERGY] == 41 + 25 + 7
 
 
 def test_a_search_looks_now_and_then_and_at_its_end(tmp_path: Path) -> None:

@@ -310,6 +310,10 @@ class LedgerRun:
         for family in self._best:
             self._show(family, int(engine.accounting.ledger.spent))
 
+    def may_lose(self, trial: str | None) -> bool:
+        """Whether the end of a trial may change the best so far; of a loop any may."""
+        return self._metric is not None or trial in (row["trial"] for row in self._best.values())
+
     def update_best(self) -> None:
         """Ask the journal anew which trials are the best so far: one that failed is none any more, and a loop's best
         until its end counts."""
@@ -393,7 +397,7 @@ class TensorBoard(Listener):
         with self.watch:
             if trial is not None:
                 self._run(engine, trial).on_decision(action, reason, engine.accounting.clock())
-            if action in ("stop", RETRY):
+            if action == RETRY or (action == "stop" and self._ledger.may_lose(trial)):
                 self._ledger.update_best()
             self._ledger.write(engine)
 

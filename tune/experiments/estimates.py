@@ -15,7 +15,7 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.tables import figure
-from tune.rows import estimated_blocks, estimated_steps
+from tune.rows import BLOCK_HEADS, estimated_blocks, estimated_steps
 from tune.units import bytes_text
 
 MFLOP, MEGABYTE, TIMES = "{:,.1f}", "{:,.2f}", "{:.3f}"
@@ -139,7 +139,7 @@ def measure_step(context: TaskContext, asked: dict[str, Any], config: WordConfig
 
 PROFILED = "from model.cost.word_model import profiled_step; profiled_step({batch})"
 """Code that runs under Nsight Compute."""
-SHAPE = {"d_model": 200, "heads": 2, "layers": 1, "dropout": 0.0, "precision": "fp32"}
+SHAPE = {"d_model": 200, "heads": BLOCK_HEADS, "layers": 1, "dropout": 0.0, "precision": "fp32"}
 BATCHES = (16, 32, 64, 128, 256)
 OTHER_HEADS = (1, 8)
 """Other numbers of heads of the block, at the smallest batch: the step must cost the same."""

@@ -162,11 +162,13 @@ def in_study(cluster: Cluster, settings: Settings) -> Iterator[list[Row]]:
 @contextmanager
 def open_study(cluster: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterator["Study"]:
     """Yield a new study in the folder that the settings name."""
+    from tune.display import tensorboard
+
     assert settings.budget is not None
     with Journal(settings.out, new=True) as journal:
         accounting = Accounting(journal, Ledger(cap=settings.budget, clock=clock), clock)
         try:
-            yield Study(settings=settings, cluster=cluster, accounting=accounting)
+            yield Study(settings=settings, cluster=cluster, accounting=accounting, event_file=tensorboard)
         finally:
             spent = accounting.ledger.spent
             journal.write_facts(ended={"spent": spent})
@@ -192,6 +194,7 @@ class Study:
     settings: Settings
     cluster: Cluster
     accounting: Accounting
+    event_file: ModuleType
     _files: dict[str, Any] = field(default_factory=dict)
 
     def rows(self) -> Iterator[list[Row]]:
@@ -279,13 +282,12 @@ class Study:
 
     def _draw(self, found: Sequence[Row]) -> None:
         """Show the rows that are right and stable on TensorBoard: a run for each implementation, over the sizes."""
-        from tune.display.tensorboard import EventFile, scalar
-
         for row in found:
             if row["median_seconds"] is not None and not row["unstable"]:
                 if (name := row["implementation"]) not in self._files:
-                    self._files[name] = EventFile(self.settings.out / "tensorboard" / name)
-                values = [scalar(f"{row['kernel']}/{each}", row[each]) for each in SCALARS if row[each] is not None]
+                    self._files[name] = self.event_file.EventFile(self.settings.out / "tensorboard" / name)
+                known = {each: row[each] for each in SCALARS if row[each] is not None}
+                values = [self.event_file.scalar(f"{row['kernel']}/{each}", known[each]) for each in known]
                 self._files[name].add(*values, step=row["size"])
 
     def _say_not_run(self, names: Sequence[str]) -> None:

@@ -248,7 +248,7 @@ def losses(rows: Sequence[Row]) -> Table:
 
 def noise(rows: Sequence[Row]) -> Table:
     """Return the table of the gradient noise scale: the batch that it suggests."""
-    found = []
+    found, of_recipe = [], [seeds[0]["batch_tokens"] / times for (times, _), seeds in trainings(rows).items()]
     for (times, rule), seeds in trainings(rows).items():
         scales = [row["noise_scale"] for row in seeds]
         seen = None not in scales  # whether every seed has a noise scale
@@ -256,8 +256,7 @@ def noise(rows: Sequence[Row]) -> Table:
         late = [scale[0] for scale in scales] if seen else []
         own = with_interval(scales[0], "{:,.0f}") if len(scales) == 1 else over_seeds(late, "{:,.0f}")
         found.append([
-            f"x{times}", rule, own,
-            f"x{times * statistics.fmean(late) / seeds[0]['batch_tokens']:.2g}" if seen else EMPTY_CELL,
+            f"x{times}", rule, own, f"x{statistics.fmean(late) / of_recipe[0]:.2g}" if seen else EMPTY_CELL,
             *(EMPTY_CELL if None in part else over_seeds(part, "{:,.0f}") for part in courses),
         ])  # fmt: skip
     fifths = (f"fifth {part + 1}" for part in range(COURSE))

@@ -25,9 +25,8 @@ from tune.experiments.parallel_timing import (
 from tune.experiments.prices import rank_step_price
 from tune.experiments.tables import figure, marked, noted, with_interval
 from tune.experiments.training import batch_rows, of_rows, train_with_checkpoints
-from tune.published import PUBLISHED, published, read_csv
+from tune.published import published, published_speed_ups
 from tune.rows import pairs, steps_of, times_as_fast
-from tune.table_rules import speed_ups
 
 COUNTS = (1, 2, 4, 8)
 """Numbers of parts in which gradients are accumulated."""
@@ -76,13 +75,6 @@ def weak(steps: dict[tuple[int, int], Row]) -> Table:
 def published_steps() -> dict[tuple[float, float], Row]:
     """Return the report's rows by devices and batch a device."""
     return {(row["devices"], row["batch_size_per_device"]): row for row in published("scaling")}
-
-
-def published_speed_ups() -> dict[tuple[float, float], float]:
-    """Return the speed-ups of the report's own epochs: seconds on one device over those on so many, with that batch on
-    each."""
-    found = zip(published_steps(), speed_ups(read_csv(PUBLISHED / "scaling.csv")), strict=True)
-    return {key: times for key, times in found if times is not None}
 
 
 def strong(steps: dict[tuple[int, int], Row]) -> Table:

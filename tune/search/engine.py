@@ -157,9 +157,9 @@ class Engine:
         )  # fmt: skip
         other = before is not None and before.processor not in (None, processor)
         if before is None or (before.seconds, before.deadline) != (cap, deadline) or now.asks_for_less(before):
-            within = self.within, deadline or math.inf
+            walls = self.within, deadline or math.inf
             ladders = {
-                name: each.policy.make_ladder(each.seconds, *within) if before else each.policy.ladder
+                name: each.policy.make_ladder(each.seconds, *walls) if before else each.policy.ladder
                 for name, each in self.families.items()
             }
             now = replace(now, families={name: (self.families[name].seconds, ladders[name]) for name in ladders})

@@ -322,7 +322,7 @@ class Family:
 
     def state(self) -> dict[str, object]:
         """Return all that its events made of it, as plain data; what was suggested follows from that."""
-        account = [self.charged, self.refusals, self.step_seconds, self.gap]
+        account = [self.charged, self.refusals, self.step_seconds, *([self.gap] if self.gap else [])]
         return self.policy.state() | {
             "prices": self.cost_model.state(), "memory": self.memory.state(), "account": account
         }  # fmt: skip

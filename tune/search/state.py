@@ -257,7 +257,10 @@ class State:
         """Return a digest of each part of the state, without steps and checkpoints of trials, which the disk tells."""
         on_their_way = self.cut_short | {trial: run.assignment.rung for trial, run in self.running.items()}
         records = {
-            trial: [each.family, each.step_seconds, each.goal, each.deaths, each.micro_batches, each.gap]
+            trial: [
+                *(each.family, each.step_seconds, each.goal, each.deaths, each.micro_batches),
+                *([each.gap] if each.gap else []),
+            ]
             for trial, each in self.trials.items()
         }
         parts: dict[str, object] = {"trials": records, "on their way": on_their_way}

@@ -62,8 +62,7 @@ class SuccessiveHalving(Policy):
         favour: Callable[[str], Favour] = lambda trial: NO_FAVOUR,
     ) -> None:  # fmt: skip
         self._frame, self.ladder, self._price, self.has_more = frame, ladder, price, True
-        self._used: dict[int, float] = {}
-        """Seconds that each rung has used."""
+        self._used = [0.0] * (ladder.top + 1)
         self._rules = frame.rules
         self.standings = Standings(
             lambda rung: self.ladder.falls(rung),
@@ -127,7 +126,7 @@ class SuccessiveHalving(Policy):
         if self.standings.note_departure(trial, rung):
             self._cut_short.pop(trial, None)
             self.trials[trial].price = seconds
-            self._used[rung] = self._used.get(rung, 0.0) + seconds
+            self._count_use(rung, seconds)
 
     def on_finishing(self, trial: str) -> None:
         self.standings.note_departure(trial, None)
@@ -147,7 +146,7 @@ class SuccessiveHalving(Policy):
     def on_interrupted(self, trial: str) -> None:
         standing = self.trials[trial]
         if standing.goal is not None:
-            self._used[standing.goal] -= standing.price
+            self._count_use(standing.goal, -standing.price)
         if standing.goal == 0:
             self._cut_short[trial] = None
         self.standings.pause(trial)
@@ -168,6 +167,7 @@ class SuccessiveHalving(Policy):
 
     def on_life_known(self, life: float, gap: float) -> None:
         self.ladder = self.ladder.with_life(life, gap)
+        self._count_use(self.ladder.top, 0.0)
 
     def on_turned(self, trial: str, loss: float, training: float) -> None:
         self._heard = True
@@ -198,6 +198,7 @@ class SuccessiveHalving(Policy):
         A trial at its end may go on, from before its decay.
         """
         self.ladder, self._finisher, self._refitted = ladder, None, True
+        self._count_use(ladder.top, 0.0)
         for trial, standing in self.trials.items():
             if standing.state == "finished" and trial not in self.standings.turned and trial not in self._returned:
                 standing.state = "paused"
@@ -228,8 +229,7 @@ class SuccessiveHalving(Policy):
     def _explore(self, left: BudgetLeft) -> Move:
         """Return a move for the lowest rung below its quota to which a trial can go."""
         free, anew = self._free_seconds(left), None
-        for rung, quota in enumerate(self.ladder.quotas):
-            used = self._used.get(rung, 0.0)
+        for rung, (quota, used) in enumerate(zip(self.ladder.quotas, self._used, strict=False)):
             room = quota - used
             if room <= 0:
                 continue
@@ -397,16 +397,20 @@ class SuccessiveHalving(Policy):
         how = "adds the most to the front" if self._rules.front else "most promising"
         return f"{how} of those that wait at rung {standing.rung}: {metric.text(loss, '.3f')}{at_its_end}"
 
+    def _count_use(self, rung: int, seconds: float) -> None:
+        self._used.extend([0.0] * (rung + 1 - len(self._used)))
+        self._used[rung] += seconds
+
     def _release(self, trial: str) -> None:
         if self._finisher == trial:
             self._finisher = None
 
     def state(self) -> dict[str, object]:
-        return {
+        known: dict[str, object] = {
             "ladder": self.ladder.to_json(),
             "rungs": [self._used, self._finisher],
             "errors": dict(self._errors),
             "standings": {trial: standing.to_json() for trial, standing in self.trials.items()},
-            "returned": self._returned,
-            "past best": self.standings.turned,
         }
+        known |= {"returned": self._returned} if self._returned else {}
+        return known | ({"past best": turned} if (turned := self.standings.turned) else {})

@@ -80,8 +80,7 @@ class DriverHeartbeat:
             return soon
         write_heartbeat(self._folder, DRIVER, 0, now)
         with self._lock:
-            if now - self._last > GRACE_SECONDS:
-                self._silent_since = self._last if self._silent_since is None else self._silent_since
+            self._note_silence(now)
             self._last = now
         return soon
 
@@ -89,12 +88,14 @@ class DriverHeartbeat:
         """Return since when there was none for longer than the grace; None where that did not happen since the last
         call."""
         with self._lock:
-            now = self._clock()
-            if now - self._last > GRACE_SECONDS:
-                self._silent_since = self._last if self._silent_since is None else self._silent_since
-                self._last = now
+            self._note_silence(self._clock())
             since, self._silent_since = self._silent_since, None
         return since
+
+    def _note_silence(self, now: float) -> None:
+        if now - self._last > GRACE_SECONDS:
+            self._silent_since = self._last if self._silent_since is None else self._silent_since
+            self._last = now
 
 
 @contextmanager

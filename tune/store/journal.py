@@ -121,7 +121,7 @@ LAST_BEFORE = "bbf7e48"
 
 FACTS_QUERY = "SELECT key, value FROM study"
 SLOT_SHARE_SQL = "IIF(share > 0, share, 1)"
-"""SQL for the device-seconds in a second of a slot; 1 where none is told, as of the slot of a probe."""
+"""SQL for the device-seconds in a second of a slot; 1 where none is told: of a probe, or before GPUs were shared."""
 
 LATEST_MOMENT = 1e10
 """Seconds of a study's clock that no study comes to, about 300 years. How old a study is the system's clock does not

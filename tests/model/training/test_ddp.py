@@ -12,10 +12,11 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from model.data.batches import TrainBatches
-from model.training.ddp import SampledBatches, share_of, train_on_sampled
+from model.training.ddp import ParallelLearner, SampledBatches, share_of, train_on_sampled
 from model.training.learner import Learner
 from tests.model import ranks as rank
 from tests.model.ranks import CPU, Ranks
+from tune.errors import UserError
 from tune.experiments.large_batch import WatchedLearner
 
 FAMILIES = ("text", "pairs")
@@ -112,6 +113,13 @@ def test_shares_are_the_batch(of, family):
 def test_a_batch_of_fewer_rows_than_ranks_is_refused(of):
     with pytest.raises(ValueError, match=r"^batch_tokens: 128 are 8 rows, too few for 9 devices; take at least 144$"):
         share_of(TrainBatches(of["text"][1], batch_tokens=128, context=16, seed=0).any_batch(), 0, 9)
+
+
+def test_and_before_the_ranks_speak_with_each_other(of, monkeypatch):
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 999)
+    with pytest.raises(UserError, match="too few for 999 devices"):
+        ParallelLearner(*of["text"], CPU)
 
 
 BATCHES, ROWS = 6, 8

@@ -91,7 +91,7 @@ def test_a_cap_that_is_too_small_is_told_the_least_one_and_what_lowers_it(
     experiment, here = EXPERIMENTS[name], Devices(kind="cpu", count=2, model="", precisions=PRECISIONS, cores=2)
     monkeypatch.setattr("tune.experiments.base.find_devices", lambda _: here)
     monkeypatch.setattr("tune.experiments.base.check_idle", lambda _: None)
-    monkeypatch.setattr("model.data.toy_corpus.PAIRS", 6000)
+    monkeypatch.setattr("model.data.toy_corpus.PAIRS", 6000)  # quick to prepare, and no least cap depends on it
     texts = {"text_corpus": "builtin", "translation_corpus": "builtin"}
     asked = ExperimentSettings(budget="1s", families=experiment.families[0], **texts)
 

@@ -97,12 +97,16 @@ def test_the_list_names_every_experiment_with_its_price(capsys):
     assert [line.split()[0] for line in lines] == list(EXPERIMENTS) and all(" here" in line for line in lines)
 
 
-def test_the_plan_shares_out_the_budget_and_writes_nothing(texts, empty_folder, capsys):
+def test_the_plan_shares_out_the_budget_says_what_is_noted_of_the_text_and_writes_nothing(
+    texts, empty_folder, capsys, monkeypatch
+):
+    noted = lambda *asked: replace(make_experiment_context(*asked), notes=["it is short"])  # noqa: E731
+    monkeypatch.setattr("tune.experiments.catalogue.make_experiment_context", noted)
     asked = ["scaling", "--budget", "20m", "--plan", "--text-corpus", str(texts["text_corpus"]), *HERE]
     assert cli.main(ExperimentSettings, asked) == 0
     given, first, *planned, last = capsys.readouterr().out.splitlines()
     assert set(asked) - {"--plan"} < set(given.split()), "printed first, while all else is still to be prepared"
-    assert first.startswith("scaling on 2 x") and last == "about 20m of 20m"
+    assert first.startswith("scaling on 2 x") and "it is short" in planned and last == "about 20m of 20m"
     assert len([line for line in planned if line.startswith("2 x measure steps")]) == 6
     priced = [re.fullmatch(r"(\d) x .*: (\d+) s", line) for line in planned]
     seconds = [int(line[1]) * int(line[2]) for line in priced if line]

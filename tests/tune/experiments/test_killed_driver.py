@@ -90,7 +90,7 @@ def test_what_has_ended_is_said_to_have_until_it_goes_on_and_no_trial_of_it_to_r
             said.append(ended(study))
 
     monkeypatch.setattr(Ended, "by", by, raising=False)
-    run(study, Ended)
+    assert run(study, Ended) == (128 + signal.SIGINT if by is KeyboardInterrupt else 1)
     gpus = replace(find_devices(settings(study)), kind="cuda")
     with monkeypatch.context() as there:
         there.setattr("tune.experiments.base.find_devices", lambda _: gpus)

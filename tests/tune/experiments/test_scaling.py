@@ -35,7 +35,6 @@ from tune.experiments.scaling import (
     line,
     pairs,
     points,
-    published_speed_ups,
     published_steps,
     ring,
     steps_of,
@@ -44,6 +43,7 @@ from tune.experiments.scaling import (
 )
 from tune.experiments.tables import final_tables
 from tune.experiments.training import train_with_checkpoints
+from tune.published import published_speed_ups
 
 
 def test_devices_double_up_to_all_of_them():
