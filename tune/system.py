@@ -123,6 +123,7 @@ class System:
         self._clock, self._proc = clock, proc
         self._gpus, self._counters = list(visible_gpus()), list(rapl_counters(power))
         self._looked, self._cores = clock(), core_seconds(proc)
+        self._metered = self._looked  # when all counters were last read
         self._used = {pid: seconds for pid, (seconds, _) in self._study().items()}
 
     def figures(self) -> Readings | None:
@@ -131,7 +132,7 @@ class System:
         if passed < LOOK_SECONDS:
             return None
         self._looked += passed
-        return {**self._cpu(passed), **self._power(passed), **self._gpu()}
+        return {**self._cpu(passed), **self._power(), **self._gpu()}
 
     def _cpu(self, passed: float) -> Readings:
         found: dict[str, float] = {}
@@ -146,9 +147,10 @@ class System:
         self._used = {pid: seconds for pid, (seconds, _) in study.items()}
         return found
 
-    def _power(self, passed: float) -> Readings:
+    def _power(self) -> Readings:
         with suppress(OSError, ValueError):
             joules = [counter.since_last() for counter in self._counters]
+            passed, self._metered = self._looked - self._metered, self._looked
             return {"processor_watts": sum(joules) / passed} if joules else {}
         return {}
 

@@ -149,6 +149,10 @@ def test_gpus_and_processors_tell_what_they_can(tmp_path: Path, monkeypatch: pyt
     (package / "energy_uj").write_text("49000000")
     machine.now += 10.0
     assert looked.figures() == {"processor_watts": 5.0, "gpu0_busy_share": 0.4, "gpu0_memory_bytes": 5}
+    for energy, told in (("cannot be read", {}), ("149000000", {"processor_watts": 5.0})):  # over both times together
+        (package / "energy_uj").write_text(energy)
+        machine.now += 10.0
+        assert looked.figures() == {**told, "gpu0_busy_share": 0.4, "gpu0_memory_bytes": 5}
 
 
 def test_a_machine_that_tells_nothing_has_no_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

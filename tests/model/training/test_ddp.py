@@ -115,7 +115,7 @@ def test_a_batch_of_fewer_rows_than_ranks_is_refused(of):
         share_of(TrainBatches(of["text"][1], batch_tokens=128, context=16, seed=0).any_batch(), 0, 9)
 
 
-def test_and_before_the_ranks_speak_with_each_other(of, monkeypatch):
+def test_a_rank_with_too_few_rows_is_refused_when_it_is_made(of, monkeypatch):
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 999)
     with pytest.raises(UserError, match="too few for 999 devices"):
