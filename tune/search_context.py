@@ -336,10 +336,11 @@ def make_recipe(
         widest = max(larger)
         sizes.append(max(*sizes, min(widest, data.training_tokens / LEAST_TOKENS_A_WEIGHT)))
     each = settings.trials_per_gpu if devices.kind == "cuda" and isinstance(settings.trials_per_gpu, int) else 1
-    share = devices.cores_each / each
+    share, part = devices.cores_each / each, settings.families[name]
+    wall = share * min(wall_clock_limit(settings, devices), settings.deadline or math.inf)
     found = recipe(
         base=family_recipe(name, settings.set.get("architecture")), given=settings.set, family=name, kind=devices.kind,
-        seconds=min(settings.families[name] * settings.budget, share * wall_clock_limit(settings, devices)),
+        seconds=min(part * settings.budget, wall * min(1.0, part * each * devices.slots)),
         prices=prices, text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip

@@ -318,6 +318,14 @@ def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
             make_search_context(Settings.of_study(study), CORE)
 
 
+def test_before_a_deadline_the_recipe_is_that_of_what_a_trial_can_have_until_then(asked: Settings) -> None:
+    late, early, small = (
+        make_search_context(replace(asked, budget=budget, deadline=deadline), CORE).recipes["nanogpt"]
+        for budget, deadline in ((28_800.0, None), (28_800.0, 1200.0), (1200.0, None))
+    )
+    assert early == small != late
+
+
 def test_what_earlier_studies_suggest_is_no_larger_than_the_text_allows(
     asked: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

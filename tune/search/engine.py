@@ -186,12 +186,14 @@ class Engine:
             wall = self.wall_left()
             if wall < LEAST_LEASE_SECONDS:
                 self.stopping = self.stopping or "deadline"
+            planned = self._planned_wall(wall)
+            binding = planned == wall < math.inf
             if self.stopping:
                 self._hand_back(self.stopping)
-            elif assignment := self._go_on_with_cut_short(planned := self._planned_wall(wall), free):
+            elif assignment := self._go_on_with_cut_short(planned, free, binding=binding):
                 return assignment
             else:
-                answer = self._ask_families(planned, free, binding=planned == wall < math.inf)
+                answer = self._ask_families(planned, free, binding=binding)
                 ledger, now = self.accounting.ledger, self.accounting.clock()
                 if isinstance(answer, Wait) and not ledger.can_wait(ledger.first_end - now):
                     answer = HandBack("what is left does not pay for a slot that waits")
@@ -235,11 +237,14 @@ class Engine:
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.count_kept))
         return min(wall, max(self.wall_clock - self.accounting.clock(), all_slots))
 
-    def _left(self, name: str, wall: float, free: int, idle: Collection[str], *, binding: bool = False) -> BudgetLeft:
+    def _left(self, name: str, wall: float, free: int, idle: Collection[str], *, binding: bool) -> BudgetLeft:
         """Return what a family may still use, where so many slots are free: its own share, and what is left of those of
-        the idle ones."""
-        others = (self.families[each] for each in idle if each != name)
-        left_over = sum(max(0.0, other.seconds - other.seconds_used) for other in others)
+        the idle ones. Before a deadline that binds one with less than a slot for it has that part of the time."""
+        shares = {each: max(0.0, family.seconds - family.seconds_used) for each, family in self.families.items()}
+        left_over = sum(seconds for each, seconds in shares.items() if each in idle and each != name)
+        own, whole = shares[name] + left_over, sum(shares.values())
+        if binding and own:
+            wall *= min(1.0, self.slots.count_kept * own / whole)
         return self.families[name].seconds_left(self.accounting, free, wall, left_over=left_over, binding=binding)
 
     def _idle(self, wall: float, free: int) -> list[str]:
@@ -295,15 +300,16 @@ class Engine:
             if not self.stopping:
                 self.accounting.journal.write_facts(slots_kept=self.slots.count_kept)
 
-    def _go_on_with_cut_short(self, wall: float, free: int) -> Assignment | None:
+    def _go_on_with_cut_short(self, wall: float, free: int, *, binding: bool) -> Assignment | None:
         """Give another lease to a trial whose last one ended before its goal, and which to its policy is still on its
         way; where that cannot be paid for, the trial waits. None: no lease was given."""
         idle = self._idle(wall, free) if self.cut_short else ()
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
-            left = self._left(name, wall, free, idle).seconds
-            left = left if rung is not None else min(left, self._usable_seconds(trial, wall))
+            budget = self._left(name, wall, free, idle, binding=binding)
+            most = self.wall_left() if rung is not None else self._usable_seconds(trial, budget.wall)
+            left = min(budget.seconds, most)
             price = self._price_of_rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             least = max(LEAST_LEASE_SECONDS, family.least_seconds(trial, self.trials[trial]))
             with self.transaction():

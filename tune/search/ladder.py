@@ -181,9 +181,11 @@ class Frame:
     def fit(
         self, seconds: float, within: float = math.inf, deadline: float = math.inf, *, first: float | None = None
     ) -> Ladder:
-        """Return the ladder for so many seconds of the cap. within, deadline: as in wall_clock; first: training at rung
-        0 where that is fixed already."""
+        """Return the ladder for so many seconds of the cap. within, deadline: as in wall_clock, of which a family with
+        less than a slot of its own has that part; first: training at rung 0 where that is fixed already."""
         whole, confirm, slots = seconds, 0.0, self.part * self.slots
+        if slots < 1:
+            within, deadline, slots = within * slots, deadline * slots, 1.0
         wall = wall_clock(within, deadline, self.life, seconds)
         binding = wall == deadline < math.inf
         if self.seeds:

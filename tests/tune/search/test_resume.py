@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.search.alone import START_UP, Search, left
-from tests.tune.search.world import STEP_SECONDS, Numbered, World, add_trial
+from tests.tune.search.world import SHARES, STEP_SECONDS, Numbered, World, add_trial
 from tune.facts import check_same_text
 from tune.reports import Evaluation, Report
 from tune.search.family import START_UP_MARGIN, with_margin
@@ -157,9 +158,14 @@ def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_bef
 
 def killed_in_its_last_segments(search: Simulation) -> None:
     """When all that can run at once have begun."""
+    killed_where(search, lambda rung: rung is None)
+
+
+def killed_where(search: Simulation, reached: Callable[[int | None], bool]) -> None:
+    """When all that run are on their way to such rungs."""
     while search.begin():
         pass
-    while any(run.assignment.rung is not None for run in search.engine.running.values()):
+    while not all(reached(run.assignment.rung) for run in search.engine.running.values()):
         search.go_on()
         while search.begin():
             pass
@@ -195,6 +201,36 @@ def test_cut_short_in_its_last_segment_before_a_deadline_it_uses_the_rest_of_its
     cut = Search(**about, deadline=400.0)
     killed_in_its_last_segments(cut)
     assert Search(**about, journal=cut.accounting.journal).run().spent >= 0.97 * 600
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_before_a_deadline_families_that_share_a_slot_have_their_parts_of_the_time(
+    tmp_path: Path, killed: bool
+) -> None:
+    """Also where it is set only once one of them is in its last segment."""
+    deadline = 600.0
+    if killed:
+        cut = World(tmp_path, cap=1200, slots=1)
+        killed_in_its_last_segments(cut)
+        deadline = cut.now + 200.0
+    world = World(tmp_path, cap=1200, slots=1, deadline=deadline).run()
+    ends = world.rows("SELECT family, training_seconds FROM reports JOIN trials USING (trial) WHERE final")
+    assert {row["family"] for row in ends} == set(SHARES)
+    assert min(row["training_seconds"] for row in ends) > 0.5 * max(row["training_seconds"] for row in ends)
+
+
+@pytest.mark.parametrize("times", [0.5, 0.9])
+def test_cut_short_on_its_way_to_a_rung_it_has_its_decay_where_a_deadline_comes_before_that(
+    tmp_path: Path, times: float
+) -> None:
+    """times: of what that rung costs."""
+    about: dict[str, Any] = {"cap": 6000, "slots": 1, "shares": {"nanogpt": 1.0}}
+    killed = World(tmp_path, **about)
+    killed_where(killed, lambda rung: rung == 3)
+    (run,) = killed.engine.running.values()
+    price = killed.engine.price_of("nanogpt")(run.assignment.trial, run.assignment.rung)
+    later = World(tmp_path, **about, deadline=killed.now + times * price).run()
+    assert later.total("SELECT COUNT(*) FROM reports WHERE final") == 1
 
 
 @pytest.mark.parametrize("slots", [1, 2])
