@@ -280,4 +280,5 @@ def _keep_heap() -> None:
     if mallopt is not None:
         trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
         mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_threshold, 2**30)
+        if not mallopt(mmap_threshold, 2**30):  # older glibcs refuse more than 32 MiB
+            mallopt(mmap_threshold, 2**25)

@@ -1,5 +1,7 @@
 """Precision: fp32 master weights, products in the compute dtype, and only what the device does natively."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -101,6 +103,22 @@ def test_onednn_does_fp32_only_where_it_pays_and_then_attention_is_plain(monkeyp
     assert model[1].fused is not fast
     set_compute(model, "bf16")
     assert model[1].fused is False
+
+
+@pytest.mark.parametrize("most", [2**25, 2**31 - 1], ids=["older glibc", "newer"])
+def test_the_heap_keeps_blocks_as_large_as_the_libc_lets_it(monkeypatch, most):
+    mmap_threshold, taken = -3, {}
+
+    def mallopt(option, value):
+        if option == mmap_threshold and value > most:
+            return 0
+        taken[option] = value
+        return 1
+
+    monkeypatch.setattr(precision, "is_memory_limited", lambda: False)
+    monkeypatch.setattr(precision, "ctypes", SimpleNamespace(CDLL=lambda _: SimpleNamespace(mallopt=mallopt)))
+    prepare("fp32", "cpu")
+    assert taken[mmap_threshold] >= 2**25
 
 
 def test_fp32_products_stay_fp32():
