@@ -82,10 +82,11 @@ class Family:
         """Yield the batches of a split, or of a fixed part of it with about so many target tokens."""
         return (batch.to(device) for batch in self._some_batches(config, data, split, tokens))
 
-    def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
-        """Return the target tokens of these evaluation batches, and how many characters and words such a share of the
-        split spells; none for data without text."""
-        counted = sum(batch.tokens for batch in self._some_batches(config, data, split, tokens))
+    def span(self, config: Config, data: Data, split: str, tokens: int | None, counted: int | None = None) -> Span:
+        """Return the target tokens of these evaluation batches (counted, where they are known), and how many characters
+        and words such a share of the split spells; none for data without text."""
+        if counted is None:
+            counted = sum(batch.tokens for batch in self._some_batches(config, data, split, tokens))
         if isinstance(data, OwnData):  # which spells nothing
             return Span(counted, 0, 0)
         every = _span_once(_text(data), split, None, COUNTED_AT_ONCE)
@@ -193,7 +194,7 @@ class Transformers(Family):
         context = config.context
         return evaluation_batches(_text(data), split, tokens=tokens, context=context, window=window, device=device)
 
-    def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
+    def span(self, config: Config, data: Data, split: str, tokens: int | None, counted: int | None = None) -> Span:
         return _span_once(_text(data), split, tokens, config.evaluation_window or config.context)
 
     def items(self, config: Config, data: Data) -> Dataset[Batch]:

@@ -105,6 +105,16 @@ def test_a_part_of_a_split_is_always_the_same_and_about_as_large_as_asked(
     assert first.bits_per_character == pytest.approx(first.loss / math.log(2), rel=1e-2)
 
 
+def test_an_evaluation_makes_its_batches_once(
+    bigrams: Family, config: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, batches = [], bigrams.batches
+    monkeypatch.setattr(bigrams, "batches", lambda *given: made.append(given[-1]) or batches(*given))
+    for split in ("valid", "test"):
+        evaluate(bigrams.build(config, text_data.vocabulary, 0), config, text_data, split)
+    assert made == ["valid", "test"]
+
+
 def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, text_data: TextData) -> None:
     assert_parts_add_up(config, text_data)
 
