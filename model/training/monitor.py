@@ -158,12 +158,11 @@ class SegmentEvaluations:
         self.best_buffers = self.learner.buffers()
 
     def go_back(self) -> None:
-        """Restore the best weights that were seen, as the end is worse; the average becomes the same."""
+        """Restore the best weights that were seen, as the end is worse, without an average beside them."""
         for parameter, best in zip(self.learner.parameter_names, self.best, strict=True):
             parameter.detach().copy_(best)
         self.learner.set_buffers(self.best_buffers)
-        if self.learner.average is not None:
-            self.learner.average.load({})
+        self.learner.average = None
 
     def evaluate_both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
         """Evaluate the subset by the weights as they are, and by their average where there is one."""

@@ -176,7 +176,7 @@ def test_an_end_that_is_the_best_is_evaluated_once_as_it_is_and_once_by_the_aver
     watched.loss = lambda step: 2.0 if step == STEPS else 1.0 + 1 / step
     watched.evaluations.clear()
     watched(final=True)
-    assert watched.evaluations[STEPS] == 6
+    assert watched.evaluations[STEPS] == 5
 
 
 def test_an_end_that_could_not_be_looked_at_is_not_given_up_for_what_was_before(watched: Watched) -> None:
