@@ -172,7 +172,8 @@ def translate(settings: TranslateSettings) -> int:
     model, tokenizer = _opened(settings)
     facts = json.loads((settings.folder / TOKENIZER).read_text(encoding="utf-8"))
     longest = facts.get("longest", math.inf)  # an older winner does not tell
-    lines, at_once = iter(settings.sentences or sys.stdin), 1 if sys.stdin.isatty() else SENTENCES_AT_ONCE
+    at_once = 1 if not settings.sentences and sys.stdin.isatty() else SENTENCES_AT_ONCE
+    lines = iter(settings.sentences or sys.stdin)
     try:
         while sentences := [line.lstrip("\ufeff").strip() for line in itertools.islice(lines, at_once)]:
             if long := [each for each in sentences if len(tokenizer.encode(as_text(each))) > longest]:

@@ -142,6 +142,14 @@ def test_translations_are_printed_before_all_lines_are_there(tmp_path, monkeypat
     assert printed == [at_once] and capsys.readouterr().out.count("\n") == 1
 
 
+def test_sentences_that_are_named_are_translated_together_on_a_terminal_too(tmp_path, monkeypatch, capsys):
+    together, of_all = [], use.translations
+    monkeypatch.setattr(use, "translations", lambda *given, **more: together.append(given[2]) or of_all(*given, **more))
+    monkeypatch.setattr("sys.stdin", Terminal())
+    main(TranslateSettings, [str(exported(tmp_path, "translation", WORDS)), *SENTENCES, "--beam", "1"])
+    assert together == [SENTENCES] and capsys.readouterr().out.count("\n") == len(SENTENCES)
+
+
 def test_of_a_sentence_longer_than_any_in_training_it_is_said_that_it_is(tmp_path, capsys):
     made = [(" ".join(["dog"] * (1 + number % 90)), str(number)) for number in range(900)]
     data = prepared_pairs(made, made[:1], made[:1])
