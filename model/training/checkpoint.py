@@ -25,8 +25,8 @@ from tune.machine import sync_folder, write_folder_whole
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
-AVERAGE = "average."
-"""Prefix of a parameter's name, for its average among the optimizer's tensors."""
+AVERAGE, BEST = "average.", ".best."  # a dot begins no parameter's name
+"""Prefixes of a parameter's name, for its average and its best value so far among the optimizer's tensors."""
 LONGEST_REASON = 300  # characters of why weights cannot be read
 KEPT = 2  # step checkpoints: the newest, and one to fall back to
 
@@ -131,9 +131,9 @@ def forget_decay(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def averages(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the averages of the weights, by parameter name, from a checkpoint's tensors."""
-    return {name.removeprefix(AVERAGE): tensor for name, tensor in tensors.items() if name.startswith(AVERAGE)}
+def averages(tensors: Mapping[str, Tensor], prefix: str = AVERAGE) -> dict[str, Tensor]:
+    """Return the averages of the weights, or what else has a prefix, by parameter name, from a checkpoint's tensors."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: bool = False) -> Path:

@@ -22,7 +22,7 @@ from model.nn.attention import Dropout
 from model.nn.gpt import checkpoint_activations
 from model.nn.mup import parameter_groups
 from model.training.averaging import Average
-from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
+from model.training.checkpoint import AVERAGE, BEST, Saved, averages, load_weights
 from model.training.memory import give_back_freed, ran_out
 from model.training.muon import AdamW, Muon, begin_moments
 from tune.errors import error_text
@@ -72,7 +72,8 @@ class Learner:
     micro_batches: number of parts of a batch, whose gradients add up to the whole's; doubled where memory runs out
     (`is_out_of_memory`), as long as that helps. forward: what the loss calls, which may wrap the model that is saved.
     rank: of this process among those that train the model together. dropout: the present rate, which is the config's
-    once the text was seen `dropout_after` times, and 0 before. may_compile: whether a training may compile it."""
+    once the text was seen `dropout_after` times, and 0 before. may_compile: whether a training may compile it. best:
+    where the loss may turn, the best weights so far and what the model kept beside them."""
 
     rank = 0
     may_compile = True
@@ -94,6 +95,7 @@ class Learner:
         self.parameter_names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.parameters = sum(parameter.numel() for parameter in self.parameter_names)
         self.average = Average(self.parameter_names, config.average) if config.average else None
+        self.best = dict[str, Tensor]()
         self.steps = 0
         self.tokens = 0
         self._loss = self._loss_of
@@ -312,7 +314,7 @@ class Learner:
         return self.family.losses(self.forward, self.config, inputs, targets)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the optimizer's moments and the averages by parameter name, and the random states."""
+        """Return the optimizer's moments, the averages and the best by parameter name, and the random states."""
         moments = {
             f"{self.parameter_names[parameter]}.{moment}": tensor
             for parameter, values in self.optimizer.state.items()
@@ -320,7 +322,8 @@ class Learner:
             for moment, tensor in values.items()
         }
         averages = {} if self.average is None else self.average.tensors()
-        return moments | {f"{AVERAGE}{name}": tensor for name, tensor in averages.items()} | self.random_state()
+        beside = {f"{AVERAGE}{name}": tensor for name, tensor in averages.items()}
+        return moments | beside | {f"{BEST}{name}": tensor for name, tensor in self.best.items()} | self.random_state()
 
     def state(self) -> dict[str, Any]:
         """Return the rest of what `restore` needs, JSON-able."""
@@ -341,6 +344,8 @@ class Learner:
                     values[moment].copy_(tensor)
         if self.average is not None:
             self.average.load(averages(saved.tensors))
+        best = averages(saved.tensors, BEST)
+        self.best = {name: tensor.to(self.device, copy=True) for name, tensor in best.items()}  # not of a mapped file
         self.steps, self.tokens = saved.state["steps"], saved.state["tokens"]
         self.batches.load_state(saved.state["batches"])
         self.scaler.load_state_dict(saved.state["scaler"])

@@ -89,7 +89,10 @@ class SegmentEvaluations:
     tokens: of the subset of a split; sizes: tokens of the whole splits. A look that does not fit is left out.
     """
 
-    def __init__(self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int], recent: RecentSteps):
+    def __init__(
+        self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int], recent: RecentSteps,
+        lowest: LossTracker,
+    ):  # fmt: skip
         self.forecast, self.data, self.tokens, self.sizes, self.recent = forecast, data, tokens, sizes, recent
         self.segment, self.lease = forecast.segment, forecast.lease
         self.learner, self.pace = forecast.learner, forecast.pace
@@ -97,8 +100,9 @@ class SegmentEvaluations:
         self.listed_every = max(WARM, (self.segment.steps or 0) // LISTED_POINTS)
         self.listed = self.learner.steps // self.listed_every
         self.next_point, self.points = math.inf, CURVE_POINTS
-        self.watching, self.lowest = False, LossTracker()
-        self.best, self.best_buffers = list[Tensor](), dict[str, Tensor]()
+        self.watching, self.lowest = bool(self.learner.best), lowest
+        if self.watching:
+            forecast.looks = 2
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
     def evaluate_if_due(self) -> dict[str, Evaluation | None]:
@@ -154,14 +158,15 @@ class SegmentEvaluations:
         """Copy the weights, or their average, and what else the model keeps."""
         average = self.learner.average
         with average.applied() if average and by_average else nullcontext():
-            self.best = [parameter.detach().clone() for parameter in self.learner.parameter_names]
-        self.best_buffers = self.learner.buffers()
+            weights = {name: parameter.detach().clone() for parameter, name in self.learner.parameter_names.items()}
+        self.learner.best = weights | self.learner.buffers()
 
     def go_back(self) -> None:
         """Restore the best weights that were seen, as the end is worse, without an average beside them."""
-        for parameter, best in zip(self.learner.parameter_names, self.best, strict=True):
-            parameter.detach().copy_(best)
-        self.learner.set_buffers(self.best_buffers)
+        best, self.learner.best = self.learner.best, {}
+        for parameter, name in self.learner.parameter_names.items():
+            parameter.detach().copy_(best.pop(name))
+        self.learner.set_buffers(best)
         self.learner.average = None
 
     def evaluate_both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:

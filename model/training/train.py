@@ -18,7 +18,7 @@ from model.training.memory import PeakMemory
 from model.training.monitor import RecentSteps, SegmentEvaluations
 from model.training.time_budget import MARGIN, Decay, Forecast, Lease, Pace, Segment, warm_up
 from tune.errors import UserError
-from tune.reports import Ended, Evaluation, Report
+from tune.reports import Ended, Evaluation, LossTracker, Report
 
 YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their largest share of it
@@ -79,7 +79,7 @@ class _Training:
 
     def __post_init__(self) -> None:
         self.pace, self.decay, self.recent = Pace(), Decay(self.config.decay_share), RecentSteps()
-        self.stopped, self.saved_steps = False, 0
+        self.lowest, self.stopped, self.saved_steps = LossTracker(), False, 0
         self.compile_settled: float | None = None  # the dropout rate for which it was decided
         self.next_yield = self.lease.clock() + YIELD_SECONDS
         self.next_save = self.lease.clock() + CHECKPOINT_SECONDS
@@ -116,9 +116,11 @@ class _Training:
             self.segment, self.lease, self.learner, self.pace,
             evaluation_tokens=min(self.evaluation_tokens, sizes["valid"]), whole_tokens=sum(sizes.values()),
         )  # fmt: skip
+        self.looks = SegmentEvaluations(
+            self.forecast, self.data, self.evaluation_tokens, sizes, self.recent, self.lowest
+        )
         if not self.forecast.step_fits():
             self.lease.cap_hints(self.forecast.evaluation_tokens)
-        self.looks = SegmentEvaluations(self.forecast, self.data, self.evaluation_tokens, sizes, self.recent)
         self.lease.enter("steps")
 
     def _restore(self) -> None:
@@ -133,6 +135,7 @@ class _Training:
         self.saved_steps = self.learner.steps
         self.pace = Pace(**saved.state["pace"])
         self.recent = RecentSteps(first_loss=saved.state["first_loss"])
+        self.lowest = LossTracker(**saved.state.get("lowest", {}))  # an older checkpoint has none
         self.lease.earlier = self.lease.hints = saved.state["measured"]
         self.decay = Decay(self.config.decay_share, **saved.state["decay"])
 
@@ -247,6 +250,7 @@ class _Training:
             "config": asdict(self.config),
             "pace": self.pace.state(),
             "first_loss": self.recent.first_loss,
+            "lowest": asdict(self.lowest),
             "decay": self.decay.state(self._training_left()),
         }
 

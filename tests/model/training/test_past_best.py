@@ -168,6 +168,14 @@ def test_where_the_end_of_a_last_segment_is_worse_than_what_was_seen_that_is_kep
     assert sums(kept(last)) != pytest.approx(sums(watched.weights[STEPS]), abs=1e-6)
 
 
+def test_a_best_is_kept_over_the_end_of_a_lease(watched: Watched) -> None:
+    watched.learns, half = True, STEPS // 2
+    watched.loss = lambda step: (1.0 if step <= half else 2.0) + 1 / step
+    first = watched(steps=half)
+    last = watched(checkpoint=Path(str(first.checkpoint)), final=True)
+    assert last.steps > half and sums(kept(last)) == pytest.approx(sums(watched.weights[half]), abs=1e-6)
+
+
 def test_an_end_that_is_the_best_is_evaluated_once_as_it_is_and_once_by_the_average(watched: Watched) -> None:
     """And whole, valid and test; where it goes back, what it goes back to is evaluated once more."""
     watched.loss = lambda step: 1 / step
