@@ -28,6 +28,7 @@ from tune.backend.loop_trial import LoopTrial
 from tune.backend.session import (
     check_folder,
     check_loop_on_nodes,
+    check_no_ray,
     cluster_devices,
     join_cluster,
     keep_fewer_kernels,
@@ -127,6 +128,7 @@ def run_study(
     if settings.resume and (line := settings.nothing_to_do()):
         print(line)
         return Outcome(folder=settings.resume, found=True, interrupted=None)
+    check_no_ray()
     if settings.address is None:
         return search_on(settings, make_context, find_devices(settings), callbacks)
     with join_cluster(settings.address):

@@ -50,6 +50,12 @@ def keep_fewer_kernels() -> None:
         os.environ.setdefault(name, KERNELS_KEPT)
 
 
+def check_no_ray() -> None:
+    """Check that this process has no Ray yet. UserError: it has one, which the end of a search would end."""
+    if ray.is_initialized():
+        raise UserError("Ray: this process has one already, and a search begins its own: call ray.shutdown() first")
+
+
 @contextmanager
 def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator[None]:
     """Start a Ray of this process's own, whatever else may be up, with so many CPUs and GPUs (None: all that there
@@ -57,8 +63,10 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
     imported what trials need, before they are given any.
 
     Clients without the token are refused. It is new for each process and in its environment only, unless one is set
-    there. Ray lets everyone write in its folder, so that lies in a folder that only this user can enter.
+    there. Ray lets everyone write in its folder, so that lies in a folder that only this user can enter. UserError:
+    this process has one already.
     """
+    check_no_ray()
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     read_environment()
     with private_folder() as folder:
