@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -253,8 +253,7 @@ class RayTuneFinder:
         """Return the spec of `ray.tune`, as importlib asks; None for any other module."""
         if name != "ray.tune":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 

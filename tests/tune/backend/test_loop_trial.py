@@ -205,7 +205,8 @@ def test_told_to_end_it_ends_at_a_report_and_keeps_what_it_has(worker: Worker) -
 
 
 RAY = """
-import tempfile
+import importlib.util, tempfile
+importlib.util.find_spec("ray.tune")  # as transformers asks whether it is installed
 from ray import tune
 from ray.tune import Checkpoint, report
 
