@@ -275,7 +275,7 @@ def patch_ray_tune(tune: Any) -> None:
                 shutil.copytree(theirs, folder, dirs_exist_ok=True)
 
         if (lease := current_lease()) is not None:
-            lease.report(metrics, None, None if checkpoint is None else save, always=True)
+            lease.report(tune.utils.flatten_dict(metrics), None, None if checkpoint is None else save, always=True)
             if lease.over:
                 raise StopLoop
 

@@ -482,7 +482,8 @@ def test_a_script_that_never_asks_for_its_configuration_is_told_so_in_one_line(h
     """All its trials would be alike; by Ray's report too."""
     loop.set_current_lease(held.lease)
     held.lease.asked = False
-    patch_ray_tune(theirs := SimpleNamespace(get_context=SimpleNamespace))
+    utils = SimpleNamespace(flatten_dict=dict)
+    patch_ray_tune(theirs := SimpleNamespace(get_context=SimpleNamespace, utils=utils))
     for report in (partial(loop.report, loss=1.0), partial(theirs.report, {"loss": 1.0})):
         with pytest.raises(ValueError, match=r"^report: the loop never asked for its configuration: call [^\n]*$"):
             report()

@@ -221,13 +221,14 @@ def train(config):
     for epoch in range(start, 100):
         with tempfile.TemporaryDirectory() as folder:
             json.dump(epoch + 1, open(os.path.join(folder, "state.json"), "w"))
-            report({"loss": 1 / (epoch + 1), "name": "a text"}, checkpoint=Checkpoint.from_directory(folder))
+            metrics = {"loss": 1 / (epoch + 1), "name": "a text", "eval": {"loss": epoch}}
+            report(metrics, checkpoint=Checkpoint.from_directory(folder))
 """
 
 
 def test_a_function_of_ray_tunes_runs_unchanged(worker: Worker) -> None:
     first = worker.begins(RAY, steps=30)
-    assert first.ended == "rung" and first.steps == 30 and first.numbers == {"loss": 1 / 30}
+    assert first.ended == "rung" and first.steps == 30 and first.numbers == {"loss": 1 / 30, "eval/loss": 29}
     assert worker.goes_on(steps=50).steps == 50
     last = worker.goes_on(rung=None, steps=None)
     assert last.ended == "returned" and last.steps == 100 and last.valid and last.valid.loss == 0.01
