@@ -110,9 +110,12 @@ def check_loop(text: str) -> None:
 
 
 def check_function(train: object) -> None:
-    """Check a training function. UserError: it cannot be called with a configuration alone."""
+    """Check a training function. UserError: it cannot be called with a configuration alone, or does not run then."""
     if isinstance(train, type) or not callable(train):
         raise UserError(f"--train: {train!r:.60} is no function: give one that takes a configuration")
+    name = getattr(train, "__name__", "train")
+    if inspect.isgeneratorfunction(train) or inspect.iscoroutinefunction(train):
+        raise UserError(f"--train: {name!r} is a generator or async: give a function that calls report")
     try:
         places = inspect.signature(train).parameters.values()
     except (TypeError, ValueError):
@@ -121,7 +124,7 @@ def check_function(train: object) -> None:
     needed = [each for each in by_place if each.default is each.empty]
     more = [each for each in places if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
     takes = len(by_place) + any(each.kind is each.VAR_POSITIONAL for each in places)
-    _check_takes(getattr(train, "__name__", "train"), len(needed), takes, len(more))
+    _check_takes(name, len(needed), takes, len(more))
 
 
 def _check_takes(name: str, needed: int, takes: int, more: int) -> None:

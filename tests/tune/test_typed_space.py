@@ -2,6 +2,7 @@
 has it all in a file.
 """
 
+import asyncio
 import functools
 import importlib
 import json
@@ -328,6 +329,8 @@ def test_in_a_file_numbers_are_those_of_toml(here: Path) -> None:
         (Dimension, ".* is no function"),
         (lambda: None, "'<lambda>' takes no argument"),
         (lambda a, b: None, "'<lambda>' needs 2 arguments"),
+        (lambda config: (yield config), "'<lambda>' is a generator or async: give a function that calls report"),
+        (functools.partial(asyncio.sleep, result=None), "'train' is a generator or async"),
     ],
 )
 def test_what_cannot_train_is_refused(train: Any, said: str) -> None:
