@@ -3,6 +3,7 @@ and what is kept and printed at its end. This process reads the loop's file, and
 """
 
 import functools
+import inspect
 import json
 import math
 import shutil
@@ -60,7 +61,7 @@ def metric_of(settings: Settings) -> Metric | None:
 
 
 def loop_of(settings: Settings) -> Loop:
-    """Return the loop that is to train. UserError: a function that cannot be pickled for another process."""
+    """Return the loop that is to train. UserError: a function that cannot go to another process."""
     metric = metric_of(settings)
     assert metric is not None
     asked: dict[str, Any] = {"metric": metric, "life": settings.life, "fixed": fixed_values(settings.own_space.given)}
@@ -68,9 +69,16 @@ def loop_of(settings: Settings) -> Loop:
         file, function = parse_loop_name(settings.train)
         return Loop(folder=file.parent, file=file, function=function, **asked)
     assert settings.train is not None
-    inner = settings.train
-    while isinstance(inner, functools.partial):
-        inner = inner.func
+    inner: Any = settings.train
+    while isinstance(inner, functools.partial) or inner.__module__ == "ray.tune.trainable.util":
+        if isinstance(inner, functools.partial):
+            inner = inner.func
+            continue
+        holds = inspect.getclosurevars(inner).nonlocals  # of with_parameters
+        if (registry := holds.get("parameter_registry")) is not None and registry.references:
+            what = f"what ray.tune.with_parameters gave {train_text(settings.train)!r} is in a Ray, and a loop in none"
+            raise UserError(f"--train: {what}: give it by functools.partial")
+        inner = holds["trainable"]
     module = sys.modules.get(inner.__module__)
     file = Path(getattr(module, "__file__", None) or Path.cwd() / "here")
     if module is not None and module.__name__ != "__main__" and is_user_code(file):

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+import ray.tune
 import yaml
 
 from model.config import pad_of
@@ -349,17 +351,27 @@ def test_a_function_that_holds_what_cannot_travel_is_refused(tmp_path: Path) -> 
         loop_of(settings)
 
 
+@pytest.mark.parametrize("given", [functools.partial, ray.tune.with_parameters])
 def test_a_function_with_some_arguments_given_is_of_its_own_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "given_some.py").write_text("def train(config, data): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    partial = functools.partial(importlib.import_module("given_some").train, data=3)
-    loop = loop_of(Settings(budget="1h", train=functools.partial(partial), space={"width": (1, 2)}, metric="loss"))
+    train = functools.partial(given(importlib.import_module("given_some").train, data=3))
+    loop = loop_of(Settings(budget="1h", train=train, space={"width": (1, 2)}, metric="loss"))
     assert loop.folder == tmp_path
     del sys.modules["given_some"]
     monkeypatch.undo()  # as in another process
     assert loop.pickled and pickle.loads(loop.pickled)({}) is None
+
+
+def test_a_function_whose_arguments_are_in_a_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process has none."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    train = ray.tune.with_parameters(lambda config, data: None, data=ray.ObjectRef(bytes(28)))
+    settings = Settings(budget="1h", train=train, space={"width": (1, 2)}, metric="loss")
+    with pytest.raises(UserError, match=r"^--train: what ray\.tune\.with_parameters gave '<lambda>' is in[^\n]*$"):
+        loop_of(settings)
 
 
 def test_a_function_of_a_module_that_is_run_by_its_name_is_of_the_folder_above_its_package(
