@@ -40,11 +40,15 @@ def hugging_face() -> Any:
             self.asked, self.extra = False, list[Path]()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """Forget what was evaluated before the training, which is of none of its steps. A trainer that would save
-            only new bests saves nothing by itself, as only what is saved is reported."""
-            self.found, self.asked, self.extra = {}, False, []
+            """A trainer that would save only new bests saves nothing by itself, as only what is saved is reported."""
+            self.extra = []
             if ration.current_lease() is not None and args.save_strategy == "best":
                 args.save_strategy = type(args.save_strategy)("no")
+            return control
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+            """Forget what was evaluated before, at `eval_on_start` or before the training, which is of no step."""
+            self.found, self.asked = {}, False
             return control
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:

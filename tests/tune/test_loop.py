@@ -533,14 +533,19 @@ def test_of_several_evaluation_sets_all_are_reported(held: World, tmp_path: Path
     held.holds(4, "eval_a_loss")
     args = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
     (tmp_path / "checkpoint-4").mkdir()
+    (tmp_path / "checkpoint-4" / "model").touch()
     state, control = transformers.TrainerState(global_step=4), transformers.TrainerControl()
     callback = hugging_face()
+    callback.on_train_begin(args, state, control)
     callback.on_evaluate(args, state, control, metrics={"eval_a_loss": 9.0, "eval_before": 9.0})
-    callback.on_train_begin(args, state, control)  # what was evaluated before is of no step
+    callback.on_step_begin(args, state, control)  # what was evaluated at the start is of no step
+    callback.on_save(args, state, control)
+    assert not held.heard
     for name, value in {"a": 1.0, "b": 2.0}.items():
         callback.on_evaluate(args, state, control, metrics={f"eval_{name}_loss": value})
     assert callback.on_save(args, state, control).should_training_stop
     assert held.heard[-1]["numbers"] == {"eval_a_loss": 1.0, "eval_b_loss": 2.0}
+    assert (tmp_path / "checkpoint-4" / "model").exists(), "it was to be saved anyway"
 
 
 def test_lightnings_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_path: Path) -> None:
