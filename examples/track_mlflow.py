@@ -33,11 +33,13 @@ class MLflow(Listener):
         self.client.set_tag(self.runs[trial], "decision", f"{action}: {reason}")
 
     def on_report(self, engine: Engine, trial: str, report: Report) -> None:
-        """Log losses and speed at one moment."""
-        told = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
-        if report.valid is not None:
-            told |= {"valid_loss": report.valid.loss, "perplexity": report.valid.perplexity}
-        for name, value in told.items():
+        """Log losses and speed at one moment, or what a training loop of your own reported."""
+        metrics = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
+        if report.numbers is not None:
+            metrics |= report.numbers
+        elif report.valid is not None:
+            metrics |= {"valid_loss": report.valid.loss, "perplexity": report.valid.perplexity}
+        for name, value in metrics.items():
             if value is not None:
                 self.client.log_metric(self.runs[trial], name, value, step=report.steps)
 

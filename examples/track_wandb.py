@@ -29,11 +29,13 @@ class Wandb(Listener):
         self.runs[trial].summary["decision"] = f"{action}: {reason}"
 
     def on_report(self, engine: Engine, trial: str, report: Report) -> None:
-        """Log losses and speed at one moment."""
-        told = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
-        if report.valid is not None:
-            told |= {"valid_loss": report.valid.loss, "perplexity": report.valid.perplexity}
-        self.runs[trial].log({name: value for name, value in told.items() if value is not None}, step=report.steps)
+        """Log losses and speed at one moment, or what a training loop of your own reported."""
+        metrics = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
+        if report.numbers is not None:
+            metrics |= report.numbers
+        elif report.valid is not None:
+            metrics |= {"valid_loss": report.valid.loss, "perplexity": report.valid.perplexity}
+        self.runs[trial].log({name: value for name, value in metrics.items() if value is not None}, step=report.steps)
 
     def on_close(self, engine: Engine) -> None:
         """Close the runs, those of failed trials as failed: no trial runs any more."""

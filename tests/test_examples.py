@@ -20,6 +20,7 @@ from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import study
 from tune.facts import write_facts
+from tune.reports import Evaluation, Report
 from tune.settings import Settings
 from tune.store.journal import connect
 from tune.store.mirror import Mirror
@@ -157,6 +158,10 @@ def test_a_tracker_has_each_trial_with_its_configuration_its_losses_and_whether_
         assert tracker.configs[trial] == {"family": record.family, **record.config}
         query = "SELECT steps, valid_loss FROM reports WHERE trial = ? AND valid_loss IS NOT NULL"
         assert tracker.logged[trial] == {row["steps"]: row["valid_loss"] for row in world.journal.rows(query, trial)}
+    numbers = {"valid_loss": 0.5}  # of a loop, whose best is 0.25
+    report = Report(steps=10**9, tokens=1, training_seconds=1.0, valid=Evaluation(loss=0.25), numbers=numbers)
+    listener.on_report(world.engine, trial, report)
+    assert tracker.logged[trial][10**9] == 0.5
 
 
 def test_the_notebook_begins_a_study_and_goes_on_with_it_from_its_mirror(
