@@ -122,7 +122,10 @@ class ExportSettings(OneStudy):
         "a new SQLite file: an Optuna storage of all trials", default=None, form="FILE", parse=Path
     )
     nanogpt: Path | None = flag_field(
-        "a clone of nanoGPT, to put the winner of a text by character where its sample.py loads it", default=None, form="FOLDER", parse=Path
+        "a clone of nanoGPT, to put the winner of a text by character where its sample.py loads it",
+        default=None,
+        form="FOLDER",
+        parse=Path,
     )
 
     def __post_init__(self) -> None:
