@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model.data.corpus import Pair, PairCorpus, TextCorpus, Track, chunks, untracked
+from model.data.corpus import PIECE, Pair, PairCorpus, TextCorpus, Track, chunks, untracked
 from model.data.packing import Rows, Shape, pack, row_shape
 from model.data.stored import Stored, write
 from model.data.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer, in_lines
@@ -25,7 +25,7 @@ SHORT_TEXT = 1 << 24
 different characters it has: with so much text the context is to reach far, and an epoch to end. nanoGPT, too, reads 1
 MB by character and gigabytes in larger tokens."""
 SAMPLE_CHARACTERS = 1 << 26
-"""Most characters to learn a vocabulary from. Of a longer text, evenly spread pieces of at least half as many are
+"""Most characters to learn a vocabulary from. Of a longer corpus, evenly spread pieces of at least half as many are
 taken: more would change only the rarest tokens, and not fit in memory."""
 SAMPLE_BYTES = 1 << 23
 """Most bytes of rare words in these pieces: the library needs a hundred times as much memory for different words, as
@@ -213,14 +213,12 @@ class OwnData(Stored):
 
 
 def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
-    """Learn one vocabulary for both languages from the training split, and tokenize all splits with it."""
+    """Learn one vocabulary for both languages from a sample of the training split, and tokenize all splits with it."""
     pairs = len(corpus.train) + len(corpus.valid) + len(corpus.test)
-    texts = chunks(corpus.train, track, "learning a vocabulary")
-    tokenizer = SubwordTokenizer.train(
-        (sentence for chunk in texts for pair in chunk for sentence in pair),
-        SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY,
-        marks=True,
-    )
+    parts = chunks(corpus.train, track, "learning a vocabulary")
+    texts = ("".join(f"{sentence}\n" for pair in part for sentence in pair) for part in parts)
+    _, _, sample = _looked_through(text[at : at + PIECE] for text in texts for at in range(0, len(text), PIECE))
+    tokenizer = _subwords(sample, SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY, marks=True)
     assert tokenizer.pad is not None
     train, valid, test = (_pair_split(split, tokenizer, track) for split in (corpus.train, corpus.valid, corpus.test))
     row = row_shape(train.lengths)
@@ -254,8 +252,7 @@ def prepare_text(corpus: TextCorpus, track: Track = untracked, folder: Path | No
     if length <= SHORT_TEXT and len(characters) <= MOST_CHARACTERS:
         tokenizer = CharacterTokenizer("".join(characters))
     else:
-        lines = chain.from_iterable(in_lines(sample))
-        tokenizer = SubwordTokenizer.train(chain.from_iterable(map(_learned, lines)), LARGE_VOCABULARY, marks=False)
+        tokenizer = _subwords(sample, LARGE_VOCABULARY, marks=False)
     with tempfile.TemporaryDirectory(prefix="ration-") if folder is None else nullcontext(folder) as place:
         train, valid, test = (
             write(
@@ -303,6 +300,12 @@ def _rare_bytes(piece: str) -> int:
     """Return the bytes of a piece's different words, without short ASCII words, which are frequent."""
     words = {word for word in piece.split() if len(word) > LONG_WORD or not word.isascii()}
     return len("".join(words).encode())
+
+
+def _subwords(sample: list[str], vocabulary: int, *, marks: bool) -> SubwordTokenizer:
+    """Learn at most `vocabulary` tokens, marks included, from the lines of a text's pieces."""
+    lines = chain.from_iterable(in_lines(sample))
+    return SubwordTokenizer.train(chain.from_iterable(map(_learned, lines)), vocabulary, marks=marks)
 
 
 def _learned(line: str) -> list[str]:

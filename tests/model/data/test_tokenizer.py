@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from model.config import Data
 from model.data.corpus import TextCorpus, load_text
 from model.data.dataset import LEARNED_CHARACTERS, MOST_CLASSES, SMALL_VOCABULARY, OwnData, count_words, prepare_text
 from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, SubwordTokenizer, Tokenizer
@@ -174,18 +175,25 @@ def test_no_more_memory_is_taken_of_a_longer_text(
     assert longer > 500_000 and peaks[2] - peaks[1] < longer / 8
 
 
+@pytest.mark.parametrize("kind", ["text", "pairs"])
 @pytest.mark.parametrize(
     ("limit", "most", "letters"),
     [("CHARACTERS", 8_000, "abcdefghijklmnopqrstuvwxyz"), ("BYTES", 900 + 8 * 40, "àáâãäåæçèéêëìíîïñòóôõöùúûü")],
     ids=["characters", "words that differ"],
 )
-def test_the_vocabulary_of_a_long_text_is_learned_from_all_over_it(
-    limit: str, most: int, letters: str, monkeypatch: pytest.MonkeyPatch
+def test_the_vocabulary_of_a_long_corpus_is_learned_from_all_over_it(
+    limit: str, most: int, letters: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"model.data.dataset.SAMPLE_{limit}", most)
     signs = "".join(chr(0x4E00 + i) for i in range(300))
     words = ["".join(random.Random(i).choices(letters, k=20)) for i in range(100)]
-    tokenizer = Tokenizer.from_json(prepare_text(replace(text_corpus("a"), train=[signs, *words_of(words)])).tokenizer)
+    if kind == "text":
+        data: Data = prepare_text(replace(text_corpus("a"), train=[signs, *words_of(words)]))
+    else:
+        monkeypatch.setattr("model.data.corpus.CHUNK", 24)
+        train = [(signs, "a")] + [("a", "a")] * 23 + [(word, word) for word in words for _ in range(24)]
+        data = prepared_pairs(train, train[:1], train[:1])
+    tokenizer = Tokenizer.from_json(data.tokenizer)
     known = [place for place, word in enumerate(words) if len(tokenizer.encode(word)) == 1]
     assert 4 <= len(known) <= 8 and np.diff(known).max() < 40 and known[-1] > 60
 
