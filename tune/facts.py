@@ -22,7 +22,8 @@ from tune.store.journal import STUDY_FILE, Journal, Stopwatch
 
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 OF_DEVICES = "kind", "slots", "share", "name", "precisions"
-OF_CORPUS = "name", "sha256", "builtin", "vocabulary", "training_tokens"
+OF_TOKENS = "vocabulary", "training_tokens"
+OF_CORPUS = "name", "sha256", "builtin", *OF_TOKENS
 
 
 def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: Any) -> dict[str, Any]:
@@ -76,12 +77,16 @@ def git_commit() -> str | None:
 
 
 def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
-    """Check a resumed study's texts against its `facts`, from the journal. UserError: a corpus has changed."""
+    """Check a resumed study's texts against its `facts`, from the journal. UserError: a corpus has changed, or what it
+    is tokenized to has."""
     for family, corpus in data.items():
         before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
-        if corpus.sha256 != before["sha256"]:
-            rule = "a study goes on with the text that it began with: restore it, or begin a new study"
-            raise UserError(f"{flag_of_corpus(FAMILIES[family].corpus)}: {corpus.name!r} has changed since: {rule}")
+        if corpus.sha256 != before["sha256"] or any(
+            before.get(each, getattr(corpus, each)) != getattr(corpus, each) for each in OF_TOKENS
+        ):
+            what = f"{flag_of_corpus(FAMILIES[family].corpus)}: {corpus.name!r} has changed since, or its tokens have"
+            rule = "a study goes on with the text, and the versions of packages, that it began with"
+            raise UserError(f"{what}: {rule}: restore them, or begin a new study")
 
 
 def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.search.alone import START_UP, Search, left
 from tests.tune.search.world import SHARES, STEP_SECONDS, Numbered, World, add_trial
@@ -523,11 +523,12 @@ def test_only_what_no_trial_was_trained_with_is_spent_beside_them(tmp_path: Path
     assert spent_beside(world.journal) == pytest.approx(2 * 7)
 
 
-def test_a_text_that_changed_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:
-    def text(sha256: str) -> TextCorpus:
-        return TextCorpus(name="text.txt", sha256=sha256, builtin=False, train=[], valid=[], test=[])
-
-    facts = {"corpora": {"nanogpt": {"sha256": "before"}}}
-    check_same_text({"nanogpt": text("before")}, facts)
+@pytest.mark.parametrize("what", ["sha256", "vocabulary", "training_tokens"])
+def test_a_text_that_changed_or_has_other_tokens_is_refused_by_the_name_of_its_flag(what: str) -> None:
+    """What a study's first version did not note may be anything."""
+    now = SimpleNamespace(name="text.txt", sha256="same", vocabulary=65, training_tokens=900)
+    facts = {"sha256": "same", "vocabulary": 65, "training_tokens": 900}
+    for before in (facts, {"sha256": "same"}):
+        check_same_text({"nanogpt": now}, {"corpora": {"nanogpt": before}})
     with pytest.raises(ValueError, match=r"--text-corpus: 'text\.txt' has changed"):
-        check_same_text({"nanogpt": text("after")}, facts)
+        check_same_text({"nanogpt": now}, {"corpora": {"nanogpt": facts | {what: "other"}}})
