@@ -11,7 +11,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -116,12 +116,14 @@ def not_there(answer: Any) -> bool:
     return isinstance(answer, RepositoryNotFoundError | HFValidationError)
 
 
-def commit(name: HubName, answer: Any) -> str:
-    """Return the commit of a dataset that `open_splits` would take; '' where there is no answer."""
-    if isinstance(answer, Exception):
+def commit(name: HubName, answer: Any) -> str | None:
+    """Return the commit of a dataset that `open_splits` would take; '' where it is not there; None: the hub does not
+    tell now, as where what it made of a script cannot be asked for."""
+    if not_there(answer):
         return ""
-    with _hub_errors_as_user_error(name):
-        revision: str = _place(name, answer)["revision"]
+    revision: str | None = None
+    with suppress(Exception):  # which `open_splits` tells, if it is needed
+        revision = None if unreachable(answer) else _place(name, answer)["revision"]
     return revision
 
 

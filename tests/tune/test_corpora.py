@@ -5,11 +5,16 @@ import re
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from datasets import Dataset
+from huggingface_hub import HfApi
 
 import tune.corpora
+from model.config import Data
 from model.data.corpus import LONGEST_CHARACTERS
 from model.data.dataset import OwnData
 from model.data.hub import HubName
@@ -146,6 +151,28 @@ def test_a_cache_that_cannot_be_opened_is_the_reason_that_is_told(monkeypatch: p
     assert note.startswith(f"nanogpt: --text-corpus: {HUB_LARGE_TEXT!r} cannot be opened: using the builtin toy corpus")
 
 
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Data:
+    """A text of the hub, made by a script there, as an earlier search prepared it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    answer = SimpleNamespace(sha="script", siblings=[SimpleNamespace(rfilename="b.py")])
+    monkeypatch.setattr(tune.corpora, "fetch_dataset_infos", lambda *_: {"a/b": answer})
+    with monkeypatch.context() as patch:
+        patch.setattr(HfApi, "dataset_info", lambda *_, **__: SimpleNamespace(sha="export"))
+        patch.setattr(tune.corpora, "open_splits", lambda *_: {"train": Dataset(pa.table({"text": ["to be"] * 2_000}))})
+        return load_corpus(Settings(budget=60.0), "text", "hub:a/b")
+
+
+def test_what_is_kept_of_a_script_serves_where_what_the_hub_made_of_it_cannot_be_asked_for(
+    kept: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HfApi, "dataset_info", no_answer)
+    assert load_corpus(Settings(budget=60.0), "text", "hub:a/b").folder == kept.folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    with pytest.raises(UserError, match=r"^--text-corpus: 'hub:a/b' cannot be loaded .*no answer"):
+        load_corpus(Settings(budget=60.0), "text", "hub:a/b")
+
+
 def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +246,10 @@ def test_the_small_text_serves_as_long_as_the_recipes_last_trial_goes_through_it
     )  # fmt: skip
     epochs = life_share("nanogpt") * made.tokens / SMALL_TEXT_TOKENS  # on a GPU in steps of nearly as many as fill it
     assert epochs == pytest.approx(MOST_EPOCHS, rel=1e-6 if device == "cpu" else 0.3)
+
+
+def no_answer(*_: object, **__: object) -> None:
+    raise TimeoutError("no answer")
 
 
 class Terminal(StringIO):
