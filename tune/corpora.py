@@ -170,6 +170,8 @@ def load_corpus(settings: Settings, kind: str, value: Path | str) -> Data:
     """Load the text that a setting names, prepared. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
         name = HubName.parse(value, flag_of_corpus(kind))
+        if settings.resume and (kept := find_prepared(_source(kind, name.text), None)):
+            return kept
         return _from_hub(kind, name, fetch_dataset_infos([name.repository], PATIENCE_SECONDS)[name.repository])
     path, skip = None if value == BUILTIN else Path(value), settings.skip_bad_lines
 

@@ -173,6 +173,18 @@ def test_what_is_kept_of_a_script_serves_where_what_the_hub_made_of_it_cannot_be
         load_corpus(Settings(budget=60.0), "text", "hub:a/b")
 
 
+def test_a_study_goes_on_with_what_was_kept_of_its_dataset_and_asks_nobody(
+    kept: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its author has pushed since; where nothing is kept, it is asked for."""
+    monkeypatch.setattr(tune.corpora, "fetch_dataset_infos", no_answer)
+    going_on = Settings(budget=60.0, resume=tmp_path)
+    assert load_corpus(going_on, "text", "hub:a/b").folder == kept.folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    with pytest.raises(TimeoutError):
+        load_corpus(going_on, "text", "hub:a/b")
+
+
 def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
