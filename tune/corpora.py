@@ -102,6 +102,10 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
         for what, count in ((too_long, each.too_long), ("bad lines left out", each.bad_lines)) if count
     ]  # fmt: skip
     notes += [
+        f"{' and '.join(learners[kind])}: {' and '.join(each.cut)} cut from train: of its own hardly a pair is left"
+        for kind, each in data.items() if isinstance(each, PairData) and each.cut
+    ]  # fmt: skip
+    notes += [
         f"{' and '.join(learners[kind])}: {100 * each.unknown_share:.0f} % of the validation text are characters that "
         f"the text before it has not: all are one to a model"
         for kind, each in data.items() if isinstance(each, TextData) and each.unknown_share > MOST_UNKNOWN

@@ -54,6 +54,8 @@ HELD_OUT_SHARE = 0.05
 LEAST_HELD_OUT = int(LEAST_CHARACTERS * HELD_OUT_SHARE)
 """Least characters of a held-out split: a shorter one may not have two tokens."""
 HELD_OUT_PAIRS = 5_000
+LEAST_HELD_OUT_PAIRS = 8
+"""Fewest pairs of a held-out split, some less than the smallest corpus has: fewer tell no two models apart."""
 LONGEST_CHARACTERS = 2_000
 """Most characters of a sentence, on either side: some 350 words. What is longer is hardly a sentence, and its attention
 grows with the square."""
@@ -63,7 +65,8 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class PairCorpus:
-    """Pairs (source, target) of each split; too_long, bad_lines: how many of each were left out."""
+    """Pairs (source, target) of each split; too_long, bad_lines: how many of each were left out; cut: held-out splits
+    of a dataset that are cut from train as it has too few pairs of its own for them."""
 
     name: str
     sha256: str
@@ -73,6 +76,7 @@ class PairCorpus:
     test: list[Pair]
     too_long: int = 0
     bad_lines: int = 0
+    cut: tuple[str, ...] = ()
 
 
 class Pieces(Protocol):
@@ -175,10 +179,10 @@ def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, track: Track 
             f"{PAIRS_FLAG}: {str(path)!r} has {left} pairs{short}, fewer than a batch; "
             f"give a file of at least {LEAST_PAIRS} pairs"
         )
-    if not (train and valid and test):
+    if min(map(len, (train, valid, test))) < LEAST_HELD_OUT_PAIRS:
         raise UserError(
-            f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
-            f"share some; give a file with more distinct sentences"
+            f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test, each of at least "
+            f"{LEAST_HELD_OUT_PAIRS} pairs, would share some; give a file with more distinct sentences"
         )
     return PairCorpus(
         name=name,

@@ -76,7 +76,7 @@ class PairSplit:
 @dataclass(frozen=True, kw_only=True)
 class PairData(Stored):
     """Tokenized pairs; tokenizer: as JSON, with the tokens of the longest source that is trained on; row: source and
-    target tokens of a row; rows: the training pairs of each row; too_long, bad_lines: as of PairCorpus.
+    target tokens of a row; rows: the training pairs of each row; too_long, bad_lines, cut: as of PairCorpus.
     """
 
     name: str
@@ -92,6 +92,7 @@ class PairData(Stored):
     test: PairSplit
     too_long: int = 0
     bad_lines: int = 0
+    cut: tuple[str, ...] = ()
 
     @cached_property
     def training_tokens(self) -> int:
@@ -238,6 +239,7 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
         test=test,
         too_long=corpus.too_long,
         bad_lines=corpus.bad_lines,
+        cut=corpus.cut,
     )
 
 

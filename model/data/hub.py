@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from model.data.corpus import (
     LEAST_CHARACTERS,
     LEAST_HELD_OUT,
+    LEAST_HELD_OUT_PAIRS,
     LEAST_PAIRS,
     PIECE,
     Pair,
@@ -254,8 +255,8 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track =
     """Return the pairs of each split, without rows that are empty on one side and pairs that are too long.
 
     No sentence, on either side, stays in two splits: test keeps all its pairs, valid those that share none with test,
-    train those that share none with either. A split that is missing is cut from train. UserError: fields are not there,
-    or there are too few pairs.
+    train those that share none with either. A split that is missing, or of which hardly a pair is left, is cut from
+    train. UserError: fields are not there, or there are too few pairs.
     """
     fields = find_pair_fields(name, splits["train"].features.arrow_schema)
     whole = {part: _pairs(split, fields, track, part) for part, split in splits.items()}
@@ -264,7 +265,10 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track =
     held_out: set[str] = set()
     for part in [part for part in ("test", "valid", "train") if part in kept]:
         kept[part] = [pair for pair in kept[part] if held_out.isdisjoint(map(normalised, pair))]
-        held_out |= {normalised(sentence) for pair in kept[part] for sentence in pair if part in HELD_OUT}
+        if part in HELD_OUT and len(kept[part]) < LEAST_HELD_OUT_PAIRS:
+            del kept[part]
+        elif part in HELD_OUT:
+            held_out |= {normalised(sentence) for pair in kept[part] for sentence in pair}
     train = kept["train"]
     if len(train) < LEAST_PAIRS:
         rule = f"has {len(train)} pairs that can be trained on, fewer than a batch"
@@ -272,12 +276,15 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track =
     if missing := [part for part in HELD_OUT if part not in kept]:
         train, *cut = split_pairs(train, held_out=len(missing), track=track)
         kept |= dict(zip(missing, cut, strict=True))
-    if empty := [part for part in HELD_OUT if not kept[part]]:
-        raise name.refused(f"leaves no pair for the split {empty[0]!r}: name a dataset with more distinct sentences")
+    if few := [part for part in HELD_OUT if len(kept[part]) < LEAST_HELD_OUT_PAIRS]:
+        rule = f"leaves {len(kept[few[0]])} pairs for the split {few[0]!r}, fewer than {LEAST_HELD_OUT_PAIRS}"
+        raise name.refused(f"{rule}: name a dataset with more distinct sentences")
     kept["train"] = train
     lines = ("\t".join(pair) + "\n" for part in ("train", *HELD_OUT) for pair in (*kept[part], ("", "")))
-    too_long = two_sided - short
-    return PairCorpus(name=name.text, sha256=_digest(lines), builtin=False, **kept, too_long=too_long, bad_lines=0)
+    return PairCorpus(
+        name=name.text, sha256=_digest(lines), builtin=False, **kept, too_long=two_sided - short,
+        bad_lines=0, cut=tuple(part for part in missing if part in splits),
+    )  # fmt: skip
 
 
 def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> TextCorpus:

@@ -19,7 +19,7 @@ from model.data.corpus import LONGEST_CHARACTERS
 from model.data.dataset import OwnData
 from model.data.hub import HubName
 from model.families import FAMILIES, Family
-from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
+from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving, translations
 from tune.corpora import ASK_SECONDS, load_corpora, load_corpus
 from tune.errors import UserError
 from tune.flags import BUILTIN
@@ -223,6 +223,18 @@ def test_one_line_says_how_much_of_a_file_was_left_out(
         found = load_corpora(Settings(budget=60.0, families={"translation": 1.0}, translation_corpus=path, **asked))
         (note,) = found.notes
         assert re.fullmatch(f"translation: {said}: {bad.count(chr(10))}", note)
+
+
+def test_a_line_says_which_split_of_a_dataset_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tune.corpora, "fetch_dataset_infos", lambda *_: {"a/b": SimpleNamespace(sha="1", siblings=[])})
+    parts = {"train": pairs(0, 400), "valid": pairs(400, 420), "test": pairs(420, 422)}
+    splits = {part: Dataset(translations(rows)) for part, rows in parts.items()}
+    monkeypatch.setattr(tune.corpora, "open_splits", lambda *_: splits)
+    found = load_corpora(Settings(budget=60.0, families={"translation": 1.0}, translation_corpus="hub:a/b"))
+    (own,) = found.notes
+    assert own.startswith("translation: test cut from train")
 
 
 @pytest.mark.parametrize(("last", "notes"), [("to be or not ", 0), ("大か学", 1)])

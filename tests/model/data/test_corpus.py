@@ -156,6 +156,7 @@ NO_TEXT = [(b"to be or not to be\n" * 3_000 + b"\n" * 60_000, "nothing but blank
 NO_PAIRS = [
     (b" \n\n", "is empty"),
     (b"a\tb\n" * 1000, "share"),
+    (b"a\tb\n" * 1000 + b"".join(b"c%d\td%d\n" % (i, i) for i in range(55)), "at least 8 pairs, would share"),
     (b"a\t" + b"b" * 9_999 + b"\n", "0 pairs of at most .*fewer"),
 ]
 

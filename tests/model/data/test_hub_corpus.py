@@ -35,8 +35,8 @@ def check_apart(corpus: PairCorpus) -> None:
 def test_a_pair_is_dropped_if_and_only_if_it_shares_a_sentence_with_a_split_after_its_own() -> None:
     shared = [("WE COUNT 501", "otra"), ("other", "¿contamos 502?"), ("Contamos 501.", "crossed")]
     held_out = [("WE COUNT 601", "otra"), ("other", "¿contamos 602?")]
-    kept = [("only here", "solo"), *pairs(500, 503)]
-    rows = {"train": shared + pairs(0, 500), "validation": held_out + kept, "test": pairs(600, 604)}
+    kept = [("only here", "solo"), *pairs(500, 520)]
+    rows = {"train": shared + pairs(0, 500), "validation": held_out + kept, "test": pairs(600, 620)}
     corpus = pairs_from(NAME, splits_of({part: translations(some) for part, some in rows.items()}))
     check_apart(corpus)
     assert (corpus.train, corpus.valid, corpus.test) == (pairs(0, 500), kept, rows["test"])
@@ -45,11 +45,11 @@ def test_a_pair_is_dropped_if_and_only_if_it_shares_a_sentence_with_a_split_afte
 def test_pairs_that_are_too_long_are_left_out_of_every_split_and_counted() -> None:
     long = "a" * LONGEST_CHARACTERS
     for extra in [(long + "b", "corta"), ("short", long + "b")]:
-        rows = {"train": [*pairs(0, 500), extra], "validation": [*pairs(500, 502), (long, "justa")]}
-        rows["test"] = [extra, *pairs(600, 604)]
+        rows = {"train": [*pairs(0, 500), extra], "validation": [*pairs(500, 520), (long, "justa")]}
+        rows["test"] = [extra, *pairs(600, 620)]
         corpus = pairs_from(NAME, splits_of({part: translations(some) for part, some in rows.items()}))
         assert corpus.too_long == 2
-        assert (corpus.train, corpus.test) == (pairs(0, 500), pairs(600, 604)) and corpus.valid == rows["validation"]
+        assert (corpus.train, corpus.test) == (pairs(0, 500), pairs(600, 620)) and corpus.valid == rows["validation"]
 
 
 @pytest.mark.parametrize("there", [("train",), ("train", "test"), ("train", "valid")])
@@ -63,6 +63,28 @@ def test_a_missing_split_is_cut_from_train(there: tuple[str, ...]) -> None:
     cut = [getattr(corpus, part) for part in PARTS if part not in there]
     assert all(len(rows) == (1000 if len(there) == 1 else 990) // 20 for rows in cut)
     assert len(corpus.train) + sum(map(len, cut)) == (1000 if len(there) == 1 else 990)
+
+
+@pytest.mark.parametrize(
+    ("part", "rows"),
+    [
+        ("valid", pairs(1000, 1062)),
+        ("valid", pairs(2000, 2003)),
+        ("test", [(source, "") for source, _ in pairs(1000, 1060)]),
+    ],
+    ids=["a copy of another", "a few", "blind"],
+)
+def test_a_split_of_which_hardly_a_pair_is_left_is_cut_from_train(part: str, rows: list[Pair]) -> None:
+    """And told, as it is not the dataset's own."""
+    parts = {"train": pairs(0, 1000), "valid": pairs(1000, 1060), "test": pairs(1000, 1060)} | {part: rows}
+    if part == "test":
+        parts["valid"] = pairs(1060, 1120)
+    corpus = pairs_from(NAME, splits_of({name: translations(some) for name, some in parts.items()}))
+    check_apart(corpus)
+    assert corpus.cut == (part,) and len(getattr(corpus, part)) == 50 and len(corpus.train) == 950
+    assert set(corpus.train + getattr(corpus, part)) == set(pairs(0, 1000))
+    (other,) = {"valid", "test"} - {part}
+    assert getattr(corpus, other) == parts[other] and prepare_pairs(corpus).cut == (part,)
 
 
 def test_rows_without_two_sides_are_left_out() -> None:
@@ -99,6 +121,14 @@ def test_whoever_tracks_the_work_is_told_how_much_there_is(monkeypatch: pytest.M
 def test_too_few_pairs_are_refused() -> None:
     with pytest.raises(ValueError, match=r"--corpus: 'hub:a/b' has 9 pairs .*at least 256"):
         pairs_from(NAME, splits_of({"train": translations(pairs(0, 9))}))
+
+
+def test_pairs_that_leave_too_few_to_be_judged_on_are_refused() -> None:
+    rows = [("always", "siempre")] * 1000 + pairs(0, 55)
+    with pytest.raises(
+        ValueError, match=r"--corpus: 'hub:a/b' leaves 3 pairs for the split 'test', fewer than 8: name"
+    ):
+        pairs_from(NAME, splits_of({"train": translations(rows)}))
 
 
 def test_text_keeps_its_splits_and_its_rows_are_lines() -> None:
