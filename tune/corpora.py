@@ -99,7 +99,7 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     notes += [
         f"{' and '.join(learners[kind])}: {what}: {count:,}"
         for kind, each in data.items() if isinstance(each, PairData)
-        for what, count in ((too_long, each.too_long), ("bad lines left out", each.bad_lines)) if count
+        for what, count in ((too_long, each.too_long), ("bad lines or rows left out", each.bad_lines)) if count
     ]  # fmt: skip
     notes += [
         f"{' and '.join(learners[kind])}: {' and '.join(each.cut)} cut from train: of its own hardly a pair is left"

@@ -283,7 +283,7 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track =
     lines = ("\t".join(pair) + "\n" for part in ("train", *HELD_OUT) for pair in (*kept[part], ("", "")))
     return PairCorpus(
         name=name.text, sha256=_digest(lines), builtin=False, **kept, too_long=two_sided - short,
-        bad_lines=0, cut=tuple(part for part in missing if part in splits),
+        bad_lines=sum(map(len, splits.values())) - two_sided, cut=tuple(part for part in missing if part in splits),
     )  # fmt: skip
 
 

@@ -208,7 +208,7 @@ def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_nam
     ("bad", "asked", "said"),
     [
         ("long\t" + "larga " * LONGEST_CHARACTERS + "\n", {}, "pairs left out as longer than .*"),
-        ("no tab\n\n", {"skip_bad_lines": True}, "bad lines left out"),
+        ("no tab\n\n", {"skip_bad_lines": True}, "bad lines or rows left out"),
     ],
     ids=["too long", "bad"],
 )
@@ -225,15 +225,16 @@ def test_one_line_says_how_much_of_a_file_was_left_out(
         assert re.fullmatch(f"translation: {said}: {bad.count(chr(10))}", note)
 
 
-def test_a_line_says_which_split_of_a_dataset_is_not_its_own(
+def test_a_line_says_what_of_a_dataset_is_left_out_and_which_split_is_not_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tune.corpora, "fetch_dataset_infos", lambda *_: {"a/b": SimpleNamespace(sha="1", siblings=[])})
-    parts = {"train": pairs(0, 400), "valid": pairs(400, 420), "test": pairs(420, 422)}
+    parts = {"train": [("one side", ""), *pairs(0, 400)], "valid": pairs(400, 420), "test": pairs(420, 422)}
     splits = {part: Dataset(translations(rows)) for part, rows in parts.items()}
     monkeypatch.setattr(tune.corpora, "open_splits", lambda *_: splits)
     found = load_corpora(Settings(budget=60.0, families={"translation": 1.0}, translation_corpus="hub:a/b"))
-    (own,) = found.notes
+    counted, own = found.notes
+    assert counted == "translation: bad lines or rows left out: 1"
     assert own.startswith("translation: test cut from train")
 
 

@@ -87,11 +87,11 @@ def test_a_split_of_which_hardly_a_pair_is_left_is_cut_from_train(part: str, row
     assert getattr(corpus, other) == parts[other] and prepare_pairs(corpus).cut == (part,)
 
 
-def test_rows_without_two_sides_are_left_out() -> None:
+def test_rows_without_two_sides_are_left_out_and_counted() -> None:
     rows = [("", "nada"), ("nothing", " "), (None, "nada"), ("  cafe\u0301 ", "café")]
     corpus = pairs_from(NAME, splits_of({"train": translations(rows + pairs(0, 400))}))
     everything = corpus.train + corpus.valid + corpus.test
-    assert len(everything) == 401 and ("café", "café") in everything
+    assert len(everything) == 401 and ("café", "café") in everything and corpus.bad_lines == 3
 
 
 def test_the_hash_is_of_what_is_in_the_splits() -> None:
