@@ -167,6 +167,9 @@ def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, track: Track 
         digest, text = _digest(path, PAIRS_FLAG), "".join(piece for _, piece in _pieces(path, PAIRS_FLAG))
         if not text.strip():
             raise _empty(path, PAIRS_FLAG)
+        if "\t" not in text:
+            remedy = "write each pair on a line as source<TAB>target (of two files: paste FILE.en FILE.es)"
+            raise UserError(f"{PAIRS_FLAG}: {str(path)!r} has no tab between source and target: {remedy}")
         pairs = _parse(text, path, skip_bad_lines)
         name = path.name
     train, valid, test = map(short_pairs, split_pairs(pairs, track=track))

@@ -136,6 +136,16 @@ def test_bad_lines_are_named_or_left_out(tmp_path: Path, bad: str, said: str) ->
         load_pairs(path, skip_bad_lines=True)
 
 
+@pytest.mark.parametrize("skip_bad_lines", [False, True])
+@pytest.mark.parametrize("line", ["How are you?", '"How are you?","¿Qué tal?"', '{"en": "So it goes.", "es": "\\t"}'])
+def test_a_file_without_tabs_is_told_what_pairs_are(line: str, skip_bad_lines: bool, tmp_path: Path) -> None:
+    """As one side of Moses' two files, CSV and JSONL, of which no line is to be skipped."""
+    (path := tmp_path / "corpus.en").write_text(f"{line}\n" * 400)
+    with pytest.raises(ValueError, match=r"'.*corpus.en' has no tab .* write .* as source<TAB>target") as error:
+        load_pairs(path, skip_bad_lines=skip_bad_lines)
+    assert "--skip-bad-lines" not in str(error.value)
+
+
 def test_pairs_that_are_too_long_are_left_out_and_counted_and_the_others_stay_in_their_splits(tmp_path: Path) -> None:
     longest, longer = "a" * LONGEST_CHARACTERS, "a" * (LONGEST_CHARACTERS + 1)
     pairs = [*tangled_pairs(500), (longest, "justa"), (longer, "larga"), ("long", longer)]
