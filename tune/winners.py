@@ -160,7 +160,8 @@ def last_lines(
         quality = f"validation perplexity {winner.perplexity:.4g}{measured}{bits}, test perplexity {test}"
         size = f"{winner.parameters:,} parameters"
         score = scores.get(family)
-        bleu = "" if score is None else f", BLEU {score.bleu:.1f} on {score.sentences} test sentences"
+        of = " of characters" if score and "tok:char" in score.signature else ""
+        bleu = "" if score is None else f", BLEU{of} {score.bleu:.1f} on {score.sentences} test sentences"
         yield f"{family}: best {winner.trial} {label(winner.config)}{weights}: {quality}, {size}{bleu}"
 
 

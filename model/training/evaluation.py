@@ -71,6 +71,8 @@ def evaluate(
 
 SENTENCES = 128
 """Sentences that are translated, spread over the split; all of it where it has fewer."""
+FEW_WORDS = 3
+"""Words of a reference, on average, below which BLEU is of characters: a script without spaces has a few clauses."""
 CHUNK = 8
 """Sentences translated at once: few, so that the rest of the lease can be checked in between."""
 
@@ -110,11 +112,13 @@ def translate_in_chunks(
 
 
 def score(found: list[tuple[str, str]]) -> Score:
-    """Score pairs of a translation and its reference."""
+    """Score pairs of a translation and its reference; BLEU is of words, or of characters where references have few
+    words."""
     from sacrebleu.metrics import BLEU, CHRF  # a slow import, which no start of a search has to wait for
 
     outputs, references = (list(side) for side in zip(*found, strict=True))
-    bleu = BLEU()
+    words = sum(len(reference.split()) for reference in references)
+    bleu = BLEU(tokenize="13a" if words >= FEW_WORDS * len(references) else "char")
     return Score(
         bleu=bleu.corpus_score(outputs, [references]).score, chrf=CHRF().corpus_score(outputs, [references]).score,
         sentences=len(found), signature=str(bleu.get_signature()),

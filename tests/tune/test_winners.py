@@ -90,6 +90,9 @@ def test_samples_are_in_the_journal_and_every_device_second_is_charged(world: Wo
     assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(SCORE)}
     (line,) = last_lines(world.journal, found, scores, ["translation"])
     assert line.endswith("BLEU 12.3 on 128 test sentences") and " bits a character" in line.split(", test")[0]
+    scores["translation"] = replace(SCORE, signature="nrefs:1|tok:char")
+    (line,) = last_lines(world.journal, found, scores, ["translation"])
+    assert line.endswith(" parameters, BLEU of characters 12.3 on 128 test sentences")
     spells_nothing = {"translation": replace(found["translation"], bits_per_character=None)}
     (line,) = last_lines(world.journal, spells_nothing, {}, ["translation"])
     assert "bits" not in line and line.endswith(" parameters")

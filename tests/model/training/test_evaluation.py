@@ -158,3 +158,13 @@ def test_a_translation_that_is_its_reference_has_the_highest_score() -> None:
     assert best.bleu == pytest.approx(100) and best.chrf == pytest.approx(100)
     assert best.bleu > worse.bleu > none.bleu and best.chrf > worse.chrf > none.chrf
     assert best.sentences == 2 and "nrefs:1" in best.signature
+
+
+@pytest.mark.parametrize(
+    "sentence", ["我们的老师今天没有来上课。", "今日は 先生が学校に来ませんでした。", "วันนี้ครูของเราไม่มาโรงเรียน"]
+)
+def test_a_translation_into_a_script_without_spaces_is_scored_by_its_characters(sentence: str) -> None:
+    """Else a clause with one wrong sign is one wrong word."""
+    near = score([(sentence[:3] + "x" + sentence[4:], sentence)] * 3)
+    assert 50 < near.bleu < 100 and "tok:char" in near.signature
+    assert score([(sentence, sentence), (sentence[::-1], sentence)]).bleu < near.bleu
