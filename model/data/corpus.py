@@ -239,6 +239,8 @@ def normalised(sentence: str) -> str:
         first += 1
     while last > first and not text[last - 1].isalnum():
         last -= 1
+    while last < len(text) and unicodedata.category(text[last])[0] == "M":  # a vowel sign is of the letter before it
+        last += 1
     return text[first:last] or text
 
 

@@ -89,14 +89,20 @@ def test_held_out_pairs_are_at_most_so_many_a_split(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "same", [("Go.", "go"), ("¿Qué?", "QUÉ"), ("It's  so", "it's so!"), ("cafe\u0301", "CAFÉ"), ("«Ven»", "ven...")]
+    "same",
+    [
+        *(("Go.", "go"), ("¿Qué?", "QUÉ"), ("It's  so", "it's so!"), ("cafe\u0301", "CAFÉ"), ("«Ven»", "ven...")),
+        *(("Go \u2764\ufe0f", "go"), ("की।", "की")),
+    ],
 )
 def test_sentences_are_the_same_but_for_case_spaces_and_outer_punctuation(same: tuple[str, str]) -> None:
     assert normalised(same[0]) == normalised(same[1])
     assert normalised(normalised(same[0])) == normalised(same[0])
 
 
-@pytest.mark.parametrize("different", [("it's", "its"), ("que", "qué"), ("...", "!"), ("a b", "ab")])
+@pytest.mark.parametrize(
+    "different", [("it's", "its"), ("que", "qué"), ("...", "!"), ("a b", "ab"), ("की", "का"), ("ปี", "ปิ")]
+)
 def test_other_sentences_are_different(different: tuple[str, str]) -> None:
     assert normalised(different[0]) != normalised(different[1])
 
