@@ -5,6 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,10 +126,10 @@ def forget_decay(folder: Path) -> None:
     before."""
     if not _sound(folder / BEFORE_DECAY):
         return
-    began = _steps(folder / BEFORE_DECAY)
     for path in folder.glob("step-*"):
-        if _steps(path) > began:
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(DamagedCheckpoint):
+            if _read_state(path)["decay"]["fraction"] < 1:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def averages(tensors: Mapping[str, Tensor], prefix: str = AVERAGE) -> dict[str, Tensor]:

@@ -42,9 +42,11 @@ def model(config: Config = CONFIG, vocabulary: int = TOKENIZER.vocabulary, pad: 
     return made
 
 
-def saved(folder: Path, steps: int, name: str = "", config: Config = CONFIG) -> Path:
+def saved(folder: Path, steps: int, name: str = "", config: Config = CONFIG, fraction: float = 1.0) -> Path:
+    """fraction: of the peak rate; below 1 it is one from inside a decay."""
     tensors = {"random.cpu": torch.get_rng_state(), "moment": torch.arange(3.0)}
-    state = {"steps": steps, "config": asdict(config), "numbers": [0.1, None]}
+    decay = {"fraction": fraction, "length": None}
+    state = {"steps": steps, "config": asdict(config), "numbers": [0.1, None], "decay": decay}
     return save(folder, model(config), tensors, state, name)
 
 
@@ -190,15 +192,18 @@ def test_a_strangers_state_is_damaged_though_its_checksum_is_right(tmp_path: Pat
     assert latest(tmp_path) is None
 
 
-def test_a_decay_is_forgotten_from_before_it_on_and_only_then(tmp_path: Path) -> None:
-    for steps in (5, 9):
-        saved(tmp_path, steps)
+@pytest.mark.parametrize(("fraction", "after"), [(0.5, checkpoints.BEFORE_DECAY), (1.0, "step-000009")])
+def test_a_decay_is_forgotten_from_before_it_on_and_only_then(tmp_path: Path, fraction: float, after: str) -> None:
+    """Not what was trained at the constant rate since, as of a trial that went on and was cut short before its next."""
+    saved(tmp_path, 5)
+    saved(tmp_path, 9, fraction=fraction)
     checkpoints.forget_decay(tmp_path)
     assert latest(tmp_path) == tmp_path / "step-000009"
     saved(tmp_path, 6, checkpoints.BEFORE_DECAY)
-    saved(tmp_path, 12, f"{checkpoints.AFTER_DECAY}-000012")
+    saved(tmp_path, 9, fraction=fraction)
+    saved(tmp_path, 12, f"{checkpoints.AFTER_DECAY}-000012", fraction=0.0)
     checkpoints.forget_decay(tmp_path)
-    assert latest(tmp_path) == tmp_path / checkpoints.BEFORE_DECAY
+    assert latest(tmp_path) == tmp_path / after
     assert {path.name[:6] for path in tmp_path.iterdir()} == {"step-0", "before", "after-"}
 
 

@@ -68,7 +68,9 @@ def test_resumed_in_the_middle_of_its_decay_equals_uninterrupted(
     assert newest is not None and 12 < checkpoints.load(newest).state["steps"] < 20
     resumed = life(folder=tmp_path / "b", checkpoint=newest, steps=20, final=True)[-1]
     assert same_weights(through, resumed) and resumed.test.loss == through.test.loss
-    assert checkpoints.load(tmp_path / "b" / checkpoints.BEFORE_DECAY).state["steps"] == 12
+    assert checkpoints.load(before := tmp_path / "b" / checkpoints.BEFORE_DECAY).state["steps"] == 12
+    checkpoints.forget_decay(tmp_path / "b")
+    assert checkpoints.latest(tmp_path / "b") == before
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 50.0])

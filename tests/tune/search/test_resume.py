@@ -31,9 +31,10 @@ from tune.store.journal import ENDED_BY_CAP, spent_at_its_end
 REPEATED = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
 
 
-def saved(folder: Path, name: str, steps: int) -> None:
-    """A checkpoint of a trial."""
-    save(folder, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, name)
+def saved(folder: Path, name: str, steps: int, fraction: float = 1.0) -> None:
+    """A checkpoint of a trial, at this share of its peak rate."""
+    state = {"steps": steps, "decay": {"fraction": fraction, "length": None}}
+    save(folder, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, state, name)
 
 
 def policy_states(world: World) -> dict[str, Any]:
@@ -142,8 +143,10 @@ def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_bef
     winner = world.rows("SELECT trial FROM reports WHERE final")[0]["trial"]
     world.journal.update("trials", winner, {"state": "running"})
     folder = tmp_path / "checkpoints" / winner
-    for name, steps in (("", 100), (BEFORE_DECAY, 120), ("", 150), (f"{AFTER_DECAY}-000200", 200)):
-        saved(folder, name, steps)
+    for name, steps, fraction in (
+        ("", 100, 1.0), (BEFORE_DECAY, 120, 1.0), ("", 150, 0.6), (f"{AFTER_DECAY}-000200", 200, 0.0),
+    ):  # fmt: skip
+        saved(folder, name, steps, fraction)
     inside = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
     assert inside.engine.trials[winner].steps == 150
     inside.journal.update("trials", winner, {"state": "finished"})
@@ -283,14 +286,22 @@ def test_cut_short_in_the_middle_of_it_a_last_segment_has_no_more_in_all_than_it
 
 
 def test_cut_short_in_its_decay_a_trial_goes_on_in_it_or_with_a_larger_cap_from_before_it(tmp_path: Path) -> None:
+    """Cut short once more before its next decay, with a yet larger cap from where it is."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
     killed_in_its_last_segments(world)
     (trial,) = world.engine.running
-    for name, steps in (("", 100), (BEFORE_DECAY, 120), ("", 150)):
-        saved(tmp_path / "checkpoints" / trial, name, steps)
+    for name, steps, fraction in (("", 100, 1.0), (BEFORE_DECAY, 120, 1.0), ("", 150, 0.6)):
+        saved(tmp_path / "checkpoints" / trial, name, steps, fraction)
     for cap, steps in ((600, 150), (600, 150), (4800, 120)):
         world = World(tmp_path, cap=cap, slots=1, shares={"nanogpt": 1.0})
         assert world.engine.trials[trial].steps == steps
+    killed_in_its_last_segments(world)
+    (again,) = world.engine.running
+    saved(tmp_path / "checkpoints" / again, BEFORE_DECAY, 120)
+    saved(tmp_path / "checkpoints" / again, "", 140)
+    for cap in (4800, 9600):
+        world = World(tmp_path, cap=cap, slots=1, shares={"nanogpt": 1.0})
+        assert world.engine.trials[again].steps == 140
 
 
 def test_a_trial_with_an_end_that_was_killed_on_its_way_on_is_known_to_go_on_from_where_it_is(tmp_path: Path) -> None:
