@@ -4,8 +4,8 @@ Only like is compared with like. A trial is ranked by the furthest level that it
 rung. Its loss there is that on the fixed validation subset (whose size an earlier version's journal does not tell), or,
 after the decay, on the whole split, where all decayed trials of its family were measured on that; by the weights that
 are kept, which are their average where that is better. A trial that turned when no time was left to measure it so
-stands behind those that were. What failed has no place. A user's loop is ranked by its best metric of what it
-completed, however it ended.
+stands behind those that were. What failed has no place, unless it had its decay before, as under a smaller cap. A
+user's loop is ranked by its best metric of what it completed, however it ended.
 """
 
 import json
@@ -22,10 +22,11 @@ DECAY, END = "decay", "end"
 SECTIONS = ("decayed", "rung", "unranked", "failed")
 """Sections of the ranking in this order: after their decay, waiting or stopped at a rung, without a rung yet, broken.
 """
-FAILED = """(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND (
-    reason LIKE 'diverged%' OR reason LIKE 'memory%' OR reason LIKE 'error%')))"""
-"""Condition on a row of trials: it failed, and has no place among the others. One that waits may yet go on, whatever
-happened to it. Text may follow the word of a reason."""
+FAILED = """((state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND (
+    reason LIKE 'diverged%' OR reason LIKE 'memory%' OR reason LIKE 'error%')))
+    AND trial NOT IN (SELECT trial FROM reports WHERE final AND numbers IS NULL))"""
+"""Condition on a row of trials: it failed before it had a decay, and has no place among the others. One that waits may
+yet go on, whatever happened to it. Text may follow the word of a reason."""
 VALUES = {
     "perplexity": "loss",
     "quotient": "IIF(own, loss, perplexity / parameters)",

@@ -69,13 +69,30 @@ def test_where_all_were_measured_on_the_whole_split_that_counts_else_the_subset_
     assert {measured_text(row) for row in rows} == {winners(study.journal)["nanogpt"].measured} == {measured}
 
 
-@pytest.mark.parametrize("reason", ["diverged", "memory: ran out of it in the evaluation at its end", "error: mine"])
+BROKE = pytest.mark.parametrize(
+    "reason", ["diverged", "memory: ran out of it in the evaluation at its end", "error: mine"]
+)
+
+
+@BROKE
 def test_a_trial_that_broke_is_no_winner_however_good_it_was_before(study: Written, reason: str) -> None:
     for trial, perplexity in (("t1", 3.0), ("t2", 5.0)):
         study.trial(trial, **({"state": "stopped", "reason": reason} if trial == "t1" else {}))
         study.report(trial, perplexity, rung=0, valid_loss=math.log(perplexity), checkpoint=trial)
     assert [(row["trial"], row["section"]) for row in ranking(study.journal)] == [("t2", "rung"), ("t1", "failed")]
     assert best_so_far(study.journal)["nanogpt"]["trial"] == "t2"
+
+
+@BROKE
+def test_what_a_trial_came_to_by_a_decay_stands_where_it_broke_as_it_went_on(study: Written, reason: str) -> None:
+    """Under a larger cap: its weights from then are kept."""
+    for trial, perplexity in (("t1", 3.0), ("t2", 5.0)):
+        decayed(study, trial, subset=perplexity, whole=perplexity)
+    state = "failed" if reason.startswith("error") else "stopped"
+    study.journal.update("trials", "t1", {"state": state, "reason": reason})
+    rows = ranking(study.journal)
+    assert [(row["trial"], row["section"]) for row in rows] == [("t1", "decayed"), ("t2", "decayed")]
+    assert best_so_far(study.journal)["nanogpt"]["trial"] == winners(study.journal)["nanogpt"].trial == "t1"
 
 
 def test_what_another_family_was_measured_on_changes_nothing(study: Written) -> None:
@@ -231,14 +248,6 @@ def test_a_trial_is_as_good_as_the_better_of_its_weights_and_their_average(study
     assert [(row["trial"], row["perplexity"], row["averaged"]) for row in rows] == [
         ("t2", 3.0, 1), ("t3", 3.5, 0), ("t1", 4.0, 0)]  # fmt: skip
     assert winners(study.journal)["nanogpt"].averaged and rows[0]["bits_per_character"] == 0.9
-
-
-def test_a_failed_one_does_not_say_what_the_others_were_measured_on(study: Written) -> None:
-    decayed(study, "t1", subset=4.0, whole=6.0)
-    decayed(study, "t2", subset=1.0, whole=None)
-    study.journal.update("trials", "t2", {"state": "stopped", "reason": "diverged"})
-    first, second = ranking(study.journal)
-    assert (first["trial"], first["perplexity"], second["section"]) == ("t1", 6.0, "failed")
 
 
 @pytest.mark.parametrize(("whole", "first"), [(None, "t1"), (5.0, "t2")])
