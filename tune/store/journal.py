@@ -372,9 +372,9 @@ class Journal:
         self._execute(f"UPDATE {table} SET {assignments} WHERE {key_column} = ?", *values.values(), key)
 
     def write_facts(self, **facts: Fact) -> None:
-        """Write facts of the study, each as JSON; a fact that is there already is replaced."""
+        """Write facts of the study, each as JSON, all or none; a fact that is there already is replaced."""
         rows = [(key, json.dumps(value)) for key, value in facts.items()]
-        with self.watch:
+        with self.transaction(), self.watch:
             self._db.executemany("INSERT OR REPLACE INTO study (key, value) VALUES (?, ?)", rows)
 
     def facts(self) -> dict[str, Fact]:

@@ -31,6 +31,16 @@ def test_a_transaction_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert journal.rows("SELECT * FROM trials") == []
 
 
+def test_facts_that_are_written_together_are_written_all_or_none(tmp_path: Path) -> None:
+    """Here the disk has no place for the second."""
+    with Journal(tmp_path, new=True) as journal:
+        ((pages,),) = journal.rows("PRAGMA page_count")
+        journal.rows(f"PRAGMA max_page_count = {pages + 1}")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            journal.write_facts(samples=1, bleu="x" * 100_000)
+        assert journal.facts() == {}
+
+
 def test_it_is_read_while_it_is_written_and_only_read(tmp_path: Path) -> None:
     journal = Journal(tmp_path, new=True)
     journal.insert("trials", trial("t001"))
