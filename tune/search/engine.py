@@ -49,6 +49,8 @@ DEATHS_ALLOWED = 1
 OVERDUE_SECONDS = 0.5
 """Part of the grace in which a trial's last report may still arrive; then the driver ends its process, just before the
 process would end itself."""
+NOTE_SECONDS = 10.0
+"""Seconds between two notes in the journal that the driver lives: a power failure may take its signs of life."""
 DIGESTED_TRIALS = 100
 """Number of trials above which the state's digest is not written at each event, as its cost grows with their number."""
 LEAST_LEASE_SECONDS = 1.0
@@ -94,7 +96,7 @@ class Engine:
         self.stopping: str | None = None
         self.slots = Slots(slots, slots_there, self.running, accounting)
         self.silence: Callable[[], float | None] = lambda: None
-        self._silent_since = -math.inf
+        self._silent_since = self._noted = -math.inf
         self._events = 0
 
     @property
@@ -116,9 +118,14 @@ class Engine:
         return self.cut_off or (ENDED_BY_ERRORS if hopeless else ENDED_BY_CAP)
 
     def overdue(self) -> list[str]:
-        """Return the running trials that overran their lease by more than OVERDUE_SECONDS."""
+        """Return the running trials that overran their lease by more than OVERDUE_SECONDS. Also note that the driver
+        lives, as its signs of life do: not where what is left does not pay for workers that wait."""
         self._wake()
-        late = self.accounting.clock() - OVERDUE_SECONDS
+        now = self.accounting.clock()
+        if now - self._noted >= NOTE_SECONDS and self.accounting.ledger.can_wait(GRACE_SECONDS):
+            self._noted = now
+            self.accounting.journal.write_facts(alive=now)
+        late = now - OVERDUE_SECONDS
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
     def has_lost_machine(self, trial: str) -> bool:

@@ -97,8 +97,8 @@ def end_orphans(journal: Journal) -> None:
 
 
 def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
-    """Return until when the driver held what was open: its last sign of life, or what it wrote last; not past all
-    leases, nor, where there are none or the journal is of a copy, past the cap."""
+    """Return until when the driver held what was open: its last sign of life, also in the journal, or what it wrote
+    last; not past all leases, nor, where there are none or the journal is of a copy, past the cap."""
     last, beat = last_moment(journal), read_heartbeat(journal.folder, DRIVER)
     caps = agreed_terms(journal)
     cap = caps[-1].seconds if caps else 0.0
@@ -109,7 +109,8 @@ def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
         (held,) = journal.rows(f"SELECT {spent}, {rate} FROM slots", last)
         rate = held["rate"] + unseen_slots(journal) * share_of(journal)
         latest = last + max(0.0, cap - held["spent"]) / max(rate, TINY) - LIVES_ON_SECONDS
-    return max(last, min(beat.at, latest)) if beat else last
+    alive = number(journal.facts().get("alive") or 0.0)
+    return max(last, min(max(alive, beat.at if beat else 0.0), latest))
 
 
 def unseen_slots(journal: Journal) -> int:
@@ -216,7 +217,7 @@ def restore(
     at_end = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
     notes += engine.apply_terms(deadline, processor, stop_below_gain)
-    journal.write_facts(ended=None)
+    journal.write_facts(ended=None, alive=None)
     kept = journal.facts().get("slots_kept")
     wall = engine.wall_left()
     lost = (deadline or 0.0) - engine.accounting.clock() - wall

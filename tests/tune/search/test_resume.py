@@ -19,6 +19,7 @@ from tests.tune.search.alone import START_UP, Search, left
 from tests.tune.search.world import SHARES, STEP_SECONDS, Numbered, World, add_trial
 from tune.facts import check_same_text
 from tune.reports import Evaluation, Report
+from tune.search.engine import NOTE_SECONDS
 from tune.search.family import START_UP_MARGIN, with_margin
 from tune.search.ladder import Rules
 from tune.search.policy import Finish
@@ -482,6 +483,24 @@ def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path, late:
     lease = world.taken()
     signs = [(name, lease.lease, lease.opened + lease.seconds + GRACE_SECONDS + late) for name in (DRIVER, lease.trial)]
     assert held(world, *signs[: 1 if late < 0 else 2]) == pytest.approx(lease.seconds + GRACE_SECONDS)
+
+
+def test_after_a_power_failure_that_took_all_signs_of_life_a_slot_is_charged_up_to_seconds_before_it(
+    tmp_path: Path,
+) -> None:
+    """Of a trial that had not reported yet."""
+    world = World(tmp_path, cap=600, slots=1)
+    lease = world.taken()
+    while world.now < lease.opened + lease.seconds:
+        world.now += 0.5
+        world.engine.overdue()
+    assert world.now - lease.opened > 3 * NOTE_SECONDS
+    (tmp_path / HEARTBEAT_FOLDER).mkdir()
+    for name in (DRIVER, lease.trial):
+        (tmp_path / HEARTBEAT_FOLDER / name).touch()
+    close_what_a_kill_left_open(world.journal)
+    seconds = world.total("SELECT TOTAL(closed - opened) FROM slots")
+    assert world.now - lease.opened - NOTE_SECONDS <= seconds <= lease.seconds + GRACE_SECONDS
 
 
 @pytest.mark.parametrize("decodes", [True, False])
