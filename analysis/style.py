@@ -23,6 +23,7 @@ from PIL import Image
 
 from analysis import tables
 from analysis.spending import CHARGE_KINDS
+from tune.reports import MOST_OF_LOG
 from tune.store.queries import DECAY, END
 from tune.units import duration_text
 
@@ -38,7 +39,6 @@ MANY = 2000  # points above which they are drawn as pixels, which keeps a page s
 MARGIN = 0.06  # of an axis, on each side
 WIDE = 10.0  # largest over smallest number from which a linear axis would press numbers together
 LEAST_MARGIN = 1.05
-MOST_OF_LOG = 1e140  # most that a logarithmic axis shows, beside its reciprocal: their ratio is a float
 MOST_OF_LINEAR = 1e300  # most that a linear axis shows, beside its negative: their distance is a float
 WIDTH = 6.4  # inches; a phone shows it at about half of that
 DPI = 150

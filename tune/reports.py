@@ -68,6 +68,8 @@ it (docs/log.md, day 26)."""
 
 LARGEST_LOG = 700.0
 """Largest argument for which exp() is a finite float."""
+MOST_OF_LOG = 1e140
+"""Most that a logarithmic axis shows, beside its reciprocal: their ratio is a float."""
 
 
 @dataclass(frozen=True, kw_only=True)

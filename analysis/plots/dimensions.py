@@ -24,7 +24,6 @@ from analysis.style import (
     GREY,
     MANY,
     MARKERS,
-    MOST_OF_LOG,
     ORANGE,
     PURPLE,
     Picture,
@@ -37,6 +36,7 @@ from analysis.style import (
 )
 from tune.arithmetic import mean_interval
 from tune.errors import UserError
+from tune.reports import MOST_OF_LOG
 from tune.store.queries import DECAY
 
 ENOUGH = 20  # trials at a rung that make it serve for effects

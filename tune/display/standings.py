@@ -12,8 +12,8 @@ import numpy as np
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from tune.errors import script_command
-from tune.reports import Metric
-from tune.search.front import front
+from tune.reports import MOST_OF_LOG, Metric
+from tune.search.front import Point, front
 from tune.search_space import label
 from tune.store.queries import level_text, measured_text
 from tune.table_text import Table, markdown
@@ -92,17 +92,17 @@ def draw_front(family: str, rows: Sequence[Row]) -> Summary.Value:
     by_level = levels(rows)
     for shade, (level, found) in zip(np.linspace(0, 0.75, len(by_level)), by_level.items(), strict=True):
         marker, size, color = ("*", 130, ORANGE) if found[0]["final"] else ("o", 26, _blue(shade))
-        points = [row["parameters"] for row in found], [row["perplexity"] for row in found]
-        plot.scatter(*points, label=level, marker=marker, s=size, color=color)
+        across, up = zip(*map(_place, found), strict=True)
+        plot.scatter(across, up, label=level, marker=marker, s=size, color=color)
     first, furthest = next(iter(by_level.items()))
-    places = {(row["parameters"], row["perplexity"]): row for row in reversed(furthest)}
+    places = {_place(row): row for row in reversed(furthest)}
     none_better = front(places, (math.inf, math.inf))
     plot.step(*zip(*none_better, strict=True), where="post", c="black", lw=1)
     best = places[none_better[-1]]
     sizes = [row["parameters"] for found in by_level.values() for row in found]
     side, shift = ("left", 7) if best["parameters"] ** 2 < min(sizes) * max(sizes) else ("right", -7)
     plot.annotate(
-        f"{best['trial']} {label(json.loads(best['config']))}", (best["parameters"], best["perplexity"]), (shift, -12),
+        f"{best['trial']} {label(json.loads(best['config']))}", none_better[-1], (shift, -12),
         fontsize=8, ha=side, textcoords="offset points",
     )  # fmt: skip
     plot.set(xscale="log", yscale="log", xlabel="parameters", ylabel="validation perplexity")
@@ -119,6 +119,11 @@ def draw_front(family: str, rows: Sequence[Row]) -> Summary.Value:
     width, height = (round(inches * DOTS_PER_INCH) for inches in SIZE)
     encoded = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=image.getvalue())
     return Summary.Value(tag=f"front/{family}", image=encoded)
+
+
+def _place(row: Row) -> Point:
+    """Return a trial's parameters, and its perplexity as far as an axis shows it."""
+    return row["parameters"], min(max(row["perplexity"], 1 / MOST_OF_LOG), MOST_OF_LOG)
 
 
 def _blue(shade: float) -> tuple[float, float, float]:

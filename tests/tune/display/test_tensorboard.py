@@ -341,6 +341,15 @@ def test_the_table_numbers_the_sound_ones_and_ends_with_the_others(study: Writte
     assert draw_front("nanogpt", rows).image.encoded_image_string
 
 
+@pytest.mark.parametrize("losses", [(800.0, 1.0), (800.0, -800.0), (-800.0, -800.0)])
+def test_a_front_is_drawn_though_a_perplexity_is_no_float(tmp_path: Path, losses: tuple[float, float]) -> None:
+    study = Written(tmp_path / "study")
+    for trial, loss in zip(("t001", "t002"), losses, strict=True):
+        study.trial(trial)
+        study.report(trial, Evaluation(loss=loss).perplexity, valid_loss=loss)
+    assert draw_front("nanogpt", ranking(study.journal, by="quotient")).image.encoded_image_string
+
+
 def test_what_shows_the_rows_left_out_is_of_this_study(study: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standings, "TOP", 1)
     text = ranking_table(ranking(study.journal, by="quotient"), study.folder / "of two words")
