@@ -22,10 +22,11 @@ TRAINED_ON = f"""
          best AS (
              SELECT trial, MAX(training_seconds) AS seconds FROM looks JOIN lowest USING (trial)
              WHERE looks.loss <= lowest.loss + IIF(?1 = '', {TIE}, 0) GROUP BY trial)
-    SELECT MAX(reports.training_seconds) - best.seconds AS past FROM reports JOIN best USING (trial) GROUP BY trial"""
-"""Query of the seconds that each trial trained after the last evaluation as good as its best. The closing report of a
-trial that turned is left out, as it is of its best and not of its end. ?1: the metric of a user's loop, else ''; ?2: -1
-where high is good, else 1."""
+    SELECT (MAX(reports.training_seconds) - best.seconds) * {SLOT_SHARE_SQL} AS past FROM reports
+    JOIN best USING (trial) LEFT JOIN leases USING (trial, lease) LEFT JOIN slots USING (slot) GROUP BY trial"""
+"""Query of the device-seconds that each trial trained after the last evaluation as good as its best, by the share of
+its last slot. The closing report of a trial that turned is left out, as it is of its best and not of its end. ?1: the
+metric of a user's loop, else ''; ?2: -1 where high is good, else 1."""
 ENDING_TEXTS = {
     **dict.fromkeys((ENDED_BY_CAP, "done"), "ended by itself: what it could use of its cap was spent"),
     ENDED_BY_ERRORS: "gave up, as trials failed with one error, or many diverged: correct it, and --resume goes on",
@@ -42,8 +43,8 @@ class Spending:
     CHARGE_KINDS.
 
     overhead: seconds of the driver, and those of it that the journal and TensorBoard took; empty where unknown.
-    past_best: seconds that each trial trained after its best. price: of a device-hour; joules: of the machine; both
-    None where unknown.
+    past_best: device-seconds that each trial trained after its best. price: of a device-hour; joules: of the machine;
+    both None where unknown.
     """
 
     cap: float

@@ -206,17 +206,22 @@ def test_work_that_was_not_reported_yet_is_not_idle(spent: Written) -> None:
     assert (found.spent, found.by_kind["idle"]) == (190, 55)
 
 
-def test_training_past_the_best_is_told_as_far_as_it_was_looked_at(spent: Written) -> None:
-    """t1 turned at 30 s, as its average tells: what its last report tells is of then. t2 is as good as ever."""
+@pytest.mark.parametrize("share", [None, 0.25, 1.25])
+def test_training_past_the_best_is_told_as_far_as_it_was_looked_at(spent: Written, share: float | None) -> None:
+    """t1 turned at 30 s, as its average tells: what its last report tells is of then. t2 is as good as ever. A second
+    of a slot is what the slot holds of a device."""
+    spent.slot(2)
+    spent.journal.update("slots", 2, {"share": share})
+    lease = spent.lease("t1", 2, rung=0, price=1.0, opened=0.0, charged=1.0)
     for trial, seconds, loss, averaged, ended in (
         ("t1", 10, 3.0, None, "rung"), ("t1", 30, 2.5, 2.0, None), ("t1", 50, 2.6, 2.1, None),
         ("t1", 70, 2.0, 2.0, "turned"), ("t2", 5, 3.0, None, None), ("t2", 20, 3.001, None, "rung"),
     ):  # fmt: skip
         row = {"trial": trial, "at": 80, "training_seconds": seconds, "valid_loss": loss, "averaged_loss": averaged}
-        spent.journal.insert("reports", row | {"ended": ended})
+        spent.journal.insert("reports", row | {"ended": ended, "lease": lease if trial == "t1" else None})
     found = spending(open_study(spent.folder))
-    assert sorted(found.past_best) == [0, 40]
-    assert found.past_best_text.startswith("trained past their best: 40")
+    assert sorted(found.past_best) == [0, past := 40 * (share or 1)]
+    assert found.past_best_text.startswith(f"trained past their best: {past:.0f}")
 
 
 @pytest.mark.parametrize(("asked", "sign"), [("metric", 1), ("maximize", -1)])
