@@ -151,9 +151,14 @@ class Study:
         """Name of the device that its device-seconds are of."""
         return str(self.facts.get("devices", {}).get("name", ""))
 
+    @property
+    def has_rungs_of_tokens(self) -> bool:
+        """Whether its rungs are equal in tokens: as many as followed from the step times that it measured."""
+        return bool(self.facts.get("settings", {}).get("rungs") == "tokens")
+
     def rung_seconds(self, family: str, rung: int) -> float:
-        """Return the seconds of training of a rung; NaN where the journal has none."""
-        ladder = self.facts.get("rung_seconds", {}).get(family, [])
+        """Return the seconds of training of a rung; NaN where it is of none, or the journal has none."""
+        ladder = [] if self.has_rungs_of_tokens else self.facts.get("rung_seconds", {}).get(family, [])
         return float(ladder[rung]) if rung < len(ladder) else float("nan")
 
 
@@ -326,7 +331,8 @@ POOL_COLUMNS = ["family", "sha256", "vocabulary", "judged_context"]
 """Columns that must agree for perplexities to compare. judged_context: tokens of context at most that an evaluation
 gives."""
 LEVEL_COLUMNS = ["device", "level", "rung_seconds", "on_whole", "subset"]
-"""Columns that must agree as well: equal training, measured on the same tokens."""
+"""Columns that must agree as well: equal training, measured on the same tokens. device: that of a rung's seconds,
+or the study of its tokens."""
 
 
 def _trials(study: Study, names: list[str]) -> pd.DataFrame:
@@ -338,7 +344,7 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     table["words"] = [tables.in_words(point) for point in points]
     table.insert(0, "study", study.name)
     configs = config_columns(texts, study.measure.metric).reindex(columns=names)
-    table = table.assign(device=study.device).join(configs)
+    table = table.assign(device=study.name if study.has_rungs_of_tokens else study.device).join(configs)
     corpora = {family: study.corpus(family) for family in table["family"].unique()}
     keys = {"corpus": "name", "sha256": "sha256", "vocabulary": "vocabulary", "smoke_test": "builtin"}
     for column, key in keys.items():

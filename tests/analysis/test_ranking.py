@@ -158,6 +158,7 @@ def test_families_are_never_mixed(write: Callable[..., Written]) -> None:
         ({"corpora": {"nanogpt": FACTS["corpora"]["nanogpt"] | {"sha256": "b" * 64}}}, False),
         ({"corpora": {"nanogpt": FACTS["corpora"]["nanogpt"] | {"vocabulary": 66}}}, False),
         ({"rung_seconds": {"nanogpt": [11.0]}}, False),
+        ({"settings": {"rungs": "tokens"}}, False),
         ({"devices": FACTS["devices"] | {"name": "another"}}, False),
         ({"devices": FACTS["devices"] | {"slots": 7}}, True),
         ({"recipes": {"nanogpt": {"context": 256}}}, False),
@@ -179,10 +180,24 @@ def test_studies_share_a_section_only_where_they_compare(
     assert ranked["front"].tolist() == ([True, False] if mixed else [True, True])
 
 
-def test_after_the_decay_devices_are_no_matter(write: Callable[..., Written]) -> None:
+def test_rungs_of_equal_tokens_are_of_no_seconds_and_of_their_own_study(
+    write: Callable[..., Written], printed: Printed
+) -> None:
+    """Of how many tokens follows from the step times that each search measured."""
+    for name in ("first", "second"):
+        study = write(name, settings={"rungs": "tokens"})
+        study.trial("t1")
+        study.report("t1", 5.0)
+    text = printed(RankSettings, study.folder, study.folder.parent / "first")
+    assert text.count("nanogpt, shakespeare, vocabulary of 65: rung 0") == 2 and "of training" not in text
+
+
+@pytest.mark.parametrize("rungs", ["seconds", "tokens"])
+def test_after_the_decay_devices_are_no_matter(write: Callable[..., Written], rungs: str) -> None:
     """One section, one front, one level of the answers."""
     rows = {"a": [(1_000_000, 9.0), (2_000_000, 8.0)], "b": [(500_000, 5.0), (3_000_000, 4.0)]}
-    studies = [write(name, devices=FACTS["devices"] | {"name": name}) for name in rows]
+    about = {"settings": {"rungs": rungs}}
+    studies = [write(name, devices=FACTS["devices"] | {"name": name}, **about) for name in rows]
     for study, ends in zip(studies, rows.values(), strict=True):
         for number, (parameters, perplexity) in enumerate(ends):
             study.trial(f"t{number}", parameters=parameters)
