@@ -269,10 +269,8 @@ def precision(results: Results, family: str) -> Picture:
     return Picture(
         name=f"precision-{family}",
         title=f"{family}: the precisions compared",
-        text=f"Trials {at_level(table['level'].iloc[0])}, which is equal compute: efficiency, and means, of "
-        f"{OF_A_MEAN} or more with 95 % intervals. "
-        "A faster precision has seen more text by then. Of the device's peak at its precision training took (MFU): "
-        f"{', '.join(busy) or 'unknown'}.",
+        text=f"Trials {at_level(table['level'].iloc[0])}: efficiency, and means, of {OF_A_MEAN} or more with 95 % "
+        f"intervals. Of the device's peak at its precision training took (MFU): {', '.join(busy) or 'unknown'}.",
         figure=figure,
         data=table[
             [*TRIAL_COLUMNS, "precision", "level", "perplexity", "efficiency", "parameters", "tokens_per_second", "mfu"]
