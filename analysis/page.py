@@ -263,13 +263,17 @@ def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
 
 
 def samples(study: Study, family: str) -> dict[str, Any]:
-    """Return what the winner makes of some texts, and how well it translates, where the search wrote that."""
+    """Return what the winner of the last end makes of some texts, and how well it translates, where the search wrote
+    that; writer: its trial, or "the winner" where it is not known."""
     rows, told = study.facts.get("samples", {}).get(family, [])[:SAMPLES], None
+    report = study.facts.get("decoded", {}).get(family)
+    writer = [*study.read("SELECT trial FROM reports WHERE report = ?", report)["trial"], "the winner"][0]
     if score := study.facts.get("bleu", {}).get(family):
         bleu, chrf = (tables.number(score[name], 3) for name in ("bleu", "chrf"))
         many = f"{score['trial']} translates {score['sentences']} sentences of the test split"
         told = f"{many} with BLEU {bleu} and chrF {chrf} (sacrebleu, {score['signature']})."
-    return {"samples": [{name: each for name, each in row.items() if each is not None} for row in rows], "score": told}
+    texts = [{name: each for name, each in row.items() if each is not None} for row in rows]
+    return {"samples": texts, "score": told, "writer": writer}
 
 
 def command(study: Study) -> str:

@@ -56,7 +56,9 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Pictu
     ]  # fmt: skip
     study.journal.write_facts(prospects={"nanogpt": {"rows": rows, "decayed": True, "why": None}})
     samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a", "reference": None}]}
-    study.journal.write_facts(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
+    (row,) = study.journal.rows("SELECT MAX(report) AS last FROM reports WHERE trial = 't001'")
+    decoded = {"nanogpt": row["last"]}
+    study.journal.write_facts(bleu={"nanogpt": score}, samples=samples, decoded=decoded, commit=40 * "c")
     study.journal.close()
     svg, drawn = Picture.svg, list[Picture]()
     with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +94,7 @@ def test_the_answer_comes_first_then_samples_and_how_to_repeat_it(html: str) -> 
     )
     assert html.index("size against perplexity") < html.index("The cap, burning down") < html.index("learning curves")
     assert "python tune/run.py --budget 1000s --seed 3 --oversubscribe" in html
-    assert f"<dd>{60 * 'a'}</dd>" in html and "<dt>reference" not in html
+    assert html.index("nanogpt: what t001 writes") < html.index(f"<dd>{60 * 'a'}</dd>") and "<dt>reference" not in html
     assert "t001 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0" in html
 
 

@@ -109,6 +109,13 @@ def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did
     assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
 
 
+def test_once_a_study_goes_on_what_was_foretold_at_its_end_is_there_no_more(study: Study) -> None:
+    world = study(20)
+    note_prospects(asked(world), world.engine)
+    assert world.journal.facts()["prospects"]
+    assert not World(world.journal.folder, cap=1200.0, slots=2).journal.facts()["prospects"]
+
+
 def test_of_a_study_that_goes_on_with_the_slots_that_it_kept_it_foretells_a_larger_cap_on_all(study: Study) -> None:
     """What was handed back before it was killed was of no more use under that cap."""
     killed = study(0, cap=2400.0, patient=False, slots=8)

@@ -217,7 +217,7 @@ def restore(
     at_end = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
     notes += engine.apply_terms(deadline, processor, stop_below_gain)
-    journal.write_facts(ended=None, alive=None)
+    journal.write_facts(ended=None, alive=None, prospects={})
     kept = journal.facts().get("slots_kept")
     wall = engine.wall_left()
     lost = (deadline or 0.0) - engine.accounting.clock() - wall
