@@ -403,20 +403,24 @@ def test_trials_are_sorted_by_the_column_that_is_pressed(page: Page) -> None:
         assert len(set(found)) > 1 and found == sorted(found, reverse=descending)
 
 
-def test_a_point_of_a_picture_says_which_trial_it_is(page: Page) -> None:
+@pytest.mark.parametrize(("kind", "then", "stays"), [
+    ("mouse", "move", False), ("mouse", "leave", False), ("touch", "leave", True), ("touch", "cancel", False)
+])  # fmt: skip
+def test_a_point_of_a_picture_says_which_trial_it_is(page: Page, kind: str, then: str, stays: bool) -> None:
+    """Also once the finger is lifted, with which it leaves, unless it was there to scroll."""
     shown(page, 1400)
-    moved = """(() => {
+    moved = f"""(() => {{
         const plot = document.querySelector('.answer .plot'), box = plot.getBoundingClientRect();
-        const at = (x, y) => plot.dispatchEvent(new PointerEvent('pointermove', {
-            clientX: box.left + x * box.width, clientY: box.top + y * box.height}));
+        const at = (what, x, y) => plot.dispatchEvent(new PointerEvent(`pointer${{what}}`, {{
+            pointerType: '{kind}', clientX: box.left + x * box.width, clientY: box.top + y * box.height}}));
         const [x, y, text] = JSON.parse(plot.dataset.points)[0];
-        at(x, y);
+        at('down', x, y);
         const told = plot.querySelector('output').textContent;
-        at(0, 0);
+        at('{then}', 0, 0);
         return JSON.stringify([text, told, plot.querySelectorAll('output').length]);
-    })()"""
+    }})()"""
     text, told, left = json.loads(page.wait_for(moved))
-    assert told == text and re.match(r"t\d+: width \d+, 4 heads", text) and left == 0
+    assert told == text and re.match(r"t\d+: width \d+, 4 heads", text) and left == stays
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
