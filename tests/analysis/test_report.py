@@ -403,6 +403,28 @@ def test_trials_are_sorted_by_the_column_that_is_pressed(page: Page) -> None:
         assert len(set(found)) > 1 and found == sorted(found, reverse=descending)
 
 
+def test_a_table_that_was_sorted_is_sorted_again_though_others_came(
+    bare: None, write: Callable[..., Written], tmp_path: Path
+) -> None:
+    """On a page that is kept fresh: a further rung stands above."""
+    study = write("watched")
+
+    def completed(rung: int) -> str:
+        for number in range(2):
+            study.trial(f"t{rung}{number}")
+            study.report(f"t{rung}{number}", 5.0, rung=rung)
+        return f"file://{draw(None, open_study(study.folder), 1e6)}"
+
+    heads = "[...document.querySelectorAll('#ranking ~ .wide th[data-name=parameters]')]"
+    with browser(tmp_path / "profile") as page:
+        page.open(completed(0))
+        assert page.wait_for(f"{heads}.length == 1 && {heads}.every((each) => !each.firstChild.click())")
+        page.open(completed(1))
+        is_read = "document.readyState == 'complete'"
+        found = page.wait_for(f"{is_read} && JSON.stringify({heads}.map((each) => each.ariaSort))")
+    assert json.loads(found) == [None, "ascending"]
+
+
 @pytest.mark.parametrize(("kind", "then", "stays"), [
     ("mouse", "move", False), ("mouse", "leave", False), ("touch", "leave", True), ("touch", "cancel", False)
 ])  # fmt: skip
