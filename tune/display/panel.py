@@ -37,14 +37,16 @@ SLOTS = f"""
     SELECT TOTAL((IFNULL(closed, ?) - opened) * {SLOT_SHARE_SQL}), TOTAL(closed IS NULL),
            TOTAL((closed IS NULL) * {SLOT_SHARE_SQL})
     FROM slots"""
+LOSS = "IIF(numbers IS NULL, train_loss, valid_loss)"
+"""SQL for the training loss of a report; of a user's loop for its best so far, as a loss."""
 LEASES = f"""
     SELECT leases.trial, family, config, leases.rung, purpose,
            reserved - (? - leases.opened) * {SLOT_SHARE_SQL} AS ahead, {SLOT_SHARE_SQL} AS share,
-           train_loss, step_seconds
+           {LOSS} AS loss, step_seconds
     FROM leases JOIN trials USING (trial) JOIN slots USING (slot) LEFT JOIN reports ON report = (
-        SELECT MAX(report) FROM reports WHERE reports.trial = leases.trial AND train_loss IS NOT NULL)
+        SELECT MAX(report) FROM reports WHERE reports.trial = leases.trial AND {LOSS} IS NOT NULL)
     WHERE leases.closed IS NULL ORDER BY leases.lease"""
-"""Query of the leases in use, each with the last report of its trial that has a training loss."""
+"""Query of the leases in use, each with the last report of its trial that has this loss."""
 ENDED_WHY = {"finished": "finished", "failed": "error"}
 """Why a trial ended, by its state; trials that were stopped have a reason in the journal."""
 
@@ -63,14 +65,14 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTrial:
-    """Running trial. goal: such as `to rung 1`; left: seconds to the end of its lease; loss, step_seconds: None before
-    the first report."""
+    """Running trial. goal: such as `to rung 1`; left: seconds to the end of its lease; found: such as `loss 2.255`;
+    that is empty and step_seconds None before the first report."""
 
     trial: str
     config: str
     goal: str
     left: float
-    loss: float | None
+    found: str
     step_seconds: float | None
 
 
@@ -130,7 +132,7 @@ def read_study_view(
         families={
             name: FamilyView(
                 running=list({
-                    lease["trial"]: _running(lease) for lease in running if lease["family"] == name
+                    lease["trial"]: _running(lease, metric) for lease in running if lease["family"] == name
                 }.values()),
                 paused=sum(row["family"] == name and row["state"] == "paused" for row in trials),
                 ended=dict(Counter(
@@ -144,22 +146,18 @@ def read_study_view(
     )  # fmt: skip
 
 
-def _running(lease: sqlite3.Row) -> RunningTrial:
+def _running(lease: sqlite3.Row, metric: Metric | None) -> RunningTrial:
+    loss = lease["loss"]
+    found = "" if loss is None else f"best {metric.text(loss)}" if metric else f"loss {loss:.3f}"
+    goal = "to its end" if lease["purpose"] == "final" else f"to rung {lease['rung']}"
     return RunningTrial(
-        trial=lease["trial"], config=label(json.loads(lease["config"])), goal=_goal(lease),
-        left=max(0.0, lease["ahead"] / lease["share"]), loss=lease["train_loss"], step_seconds=lease["step_seconds"],
+        trial=lease["trial"], config=label(json.loads(lease["config"])), goal=goal,
+        left=max(0.0, lease["ahead"] / lease["share"]), found=found, step_seconds=lease["step_seconds"],
     )  # fmt: skip
 
 
-def _goal(lease: sqlite3.Row) -> str:
-    if lease["purpose"] == "final":
-        return "to its end"
-    return f"to rung {lease['rung']}" if lease["purpose"] == "rung" else f"for {lease['purpose']}"
-
-
 def _best(journal: sqlite3.Connection, row: sqlite3.Row, metric: Metric | None) -> Best:
-    curve = "train_loss" if metric is None else "valid_loss"
-    query = f"SELECT {curve} FROM reports WHERE trial = ? AND {curve} IS NOT NULL ORDER BY report"
+    query = f"SELECT {LOSS} FROM reports WHERE trial = ? AND {LOSS} IS NOT NULL ORDER BY report"
     return Best(
         trial=row["trial"], config=label(json.loads(row["config"])),
         found=metric.text(row["loss"]) if metric else f"perplexity {row['perplexity']:.4g}",
@@ -232,9 +230,8 @@ def _running_lines(running: Sequence[RunningTrial]) -> Iterator[str]:
     """Yield a line for each trial: `t003 d96 h8 l2 p0 bf16 to rung 1: loss 2.255, 31.2 steps/s, 12s left`."""
     shown = running[:MOST_RUNNING]
     for each in shown:
-        loss = [] if each.loss is None else [f"loss {each.loss:.3f}"]
-        speed = [f"{1 / each.step_seconds:.3g} steps/s"] if each.step_seconds else []
-        text = ", ".join([*loss, *speed, f"{_short(each.left)} left"])
+        speed = f"{1 / each.step_seconds:.3g} steps/s" if each.step_seconds else ""
+        text = ", ".join(filter(None, (each.found, speed, f"{_short(each.left)} left")))
         yield f"  {each.trial} {each.config} {each.goal}: {text}"
     if len(running) > len(shown):
         yield f"  and {len(running) - len(shown)} more"

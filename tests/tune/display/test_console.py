@@ -81,11 +81,22 @@ def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others
 
 def test_of_what_runs_it_tells_what_was_reported_last(world: World) -> None:
     (who,) = world.engine.running
-    assert [each.loss for family in view_of(world).families.values() for each in family.running] == [None]
+    assert [each.found for family in view_of(world).families.values() for each in family.running] == [""]
     for loss in (3.0, 2.0, None):
         world.journal.insert("reports", {"trial": who, "at": 0.0, "train_loss": loss, "step_seconds": loss})
     (told,) = (each for family in view_of(world).families.values() for each in family.running)
-    assert (told.trial, told.loss, told.step_seconds) == (who, 2.0, 2.0)
+    assert (told.trial, told.found, told.step_seconds) == (who, "loss 2.000", 2.0)
+
+
+def test_of_a_loop_that_runs_it_tells_its_speed_and_what_it_is_judged_by(world: World) -> None:
+    (who,) = world.engine.running
+    for best in (0.5, 0.75):
+        row = {"trial": who, "at": 0.0, "valid_loss": -best, "numbers": '{"accuracy": 0.25}', "step_seconds": best}
+        world.journal.insert("reports", row)
+    accuracy = Metric(name="accuracy", maximize=True)
+    view = read_study_view(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, metric=accuracy)
+    (told,) = (each for family in view.families.values() for each in family.running)
+    assert (told.trial, told.found, told.step_seconds) == (who, "best accuracy 0.75", 0.75)
 
 
 def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_time(world: World) -> None:
@@ -146,9 +157,9 @@ def test_the_panel_fits_the_terminal(width: int) -> None:
     )
     at_work = [
         RunningTrial(
-            trial=f"t{n:03d}", config="d96 h4 l3 p0 bf16", goal="to rung 2", left=12.0, loss=loss, step_seconds=pace
+            trial=f"t{n:03d}", config="d96 h4 l3 p0 bf16", goal="to rung 2", left=12.0, found=found, step_seconds=pace
         )
-        for n, (loss, pace) in enumerate([(2.25, 0.032), (None, None), *[(9.0, 0.001)] * 14])
+        for n, (found, pace) in enumerate([("loss 2.250", 0.032), ("", None), *[("loss 9.000", 0.001)] * 14])
     ]
     busy = FamilyView(running=at_work, paused=9, ended={"diverged": 2}, best=best)
     idle = FamilyView(running=[], paused=0, ended={}, best=None)
