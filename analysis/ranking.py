@@ -295,11 +295,10 @@ def section_title(group: pd.DataFrame, results: Results) -> str:
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({tables.duration(first['rung_seconds'])} of training)"
     if measure.is_loop_metric and first["section"] == "rung":
         return f"{first['family']}{text}: by {by_metric(measure)}"
-    elsewhere = any(study.work for study in studies_of(group, results))
     level = {
         "decayed": "after the decay",
         "rung": f"rung {first['rung']:.0f}{seconds}",
-        "unranked": "not ranked" if elsewhere else "no rung completed yet",
+        "unranked": "not ranked",
         "failed": "failed or diverged",
     }[first["section"]]
     own = "each with its own context" if "context" in group and group["context"].notna().any() else ""

@@ -12,7 +12,7 @@ import pytest
 from analysis.confirm import difference, last_comparison_lines
 from analysis.page import contents
 from analysis.plots.search import front, progress
-from analysis.ranking import answers, ranking, winner
+from analysis.ranking import answers, ranking, section_title, winner
 from analysis.settings import RankSettings
 from analysis.study import open_study
 from tests.analysis.conftest import Printed, Written, results_of
@@ -163,6 +163,8 @@ def test_who_was_trained_anew_has_a_place_but_is_on_no_curve(write: Callable[...
     ranked = ranking(results)
     decayed = ranked[ranked["section"] == "decayed"]
     assert set(decayed["trial"]) == {"t1", "t12", "t13", "t14", "t21"} and decayed["on_whole"].all()
+    others = ranked[ranked["section"] == "unranked"]
+    assert set(others["trial"]) == {"t11", "t22"} and section_title(others, results).endswith(": not ranked")
     found, first = answers(results, ranked), winner(results, ranked)
     assert found is not None and first is not None and first["trial"] == "t1"
     assert found.among == 1, "to train one anew is no further trial"
