@@ -147,7 +147,7 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
             for _, group in ranked.groupby("group", sort=False)
         ],
         "rank": f"{script_command('analysis/rank.py')} {shlex.quote(str(study.folder))}",
-        "stability": None if measure.is_loop_metric or study.work else stability_rows(study),
+        "stability": None if measure.is_loop_metric or "experiment" in study.facts else stability_rows(study),
         "about_stability": ABOUT,
         "command": command(study), "ran_on": ran_on(study),
         "base64": lambda text: base64.b64encode(text.encode()).decode(),

@@ -172,6 +172,18 @@ def test_why_nothing_is_foretold_is_told(bare: None, write: Callable[..., Writte
         assert ("No forecast: too few sizes." if told else "tune/run.py --plan --resume ") in written(study)
 
 
+@pytest.mark.parametrize("facts", [{}, {"experiment": "ablation"}])
+def test_half_of_the_spending_is_told_of_searches_alone(
+    bare: None, write: Callable[..., Written], facts: dict[str, str]
+) -> None:
+    """A list has no rungs."""
+    study = write(**facts)
+    study.trial("t1")
+    study.report("t1", 5.0)
+    study.charge("steps", 1.0, trial="t1")
+    assert ("Half of the spending against the end: too few trials: " in written(study)) == (not facts)
+
+
 @pytest.mark.parametrize("drawn", [FAMILY_PICTURES[0], effects, BUDGET_PICTURES[0]])
 def test_a_picture_is_equal_for_equal_data(report: Path, html: str, drawn: Callable[..., Picture]) -> None:
     """That of effects is of random draws."""
