@@ -121,8 +121,8 @@ def lanes_of(slots: pd.DataFrame) -> dict[int, int]:
 
 
 def timeline(study: Study) -> Picture:
-    """Draw which slot ran what, and when: gaps are idle. What is not over goes as far as the burn-down. UserError:
-    nothing was charged yet."""
+    """Draw which slot ran what, and when. What is not over goes as far as the burn-down. UserError: nothing was charged
+    yet."""
     leases = study.read(
         "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
     )
@@ -153,7 +153,7 @@ def timeline(study: Study) -> Picture:
     return Picture(
         name="timeline",
         title="Who ran when",
-        text=f"A bar for each segment of a trial{left_out}; gaps are idle.",
+        text=f"A bar for each segment of a trial{left_out}.",
         figure=figure,
         data=table,
     )
