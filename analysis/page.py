@@ -32,7 +32,7 @@ from analysis.ranking import (
     winner,
 )
 from analysis.settings import ReportSettings
-from analysis.spending import Spending, ending, rows_of, spending
+from analysis.spending import ending, rows_of, spending
 from analysis.stability import ABOUT, TOO_FEW, stability
 from analysis.stability import stability_table as stability_columns
 from analysis.study import POOL_COLUMNS, RUNS, Results, Study, is_driver_alive, last_write_ns, newest_study, open_study
@@ -128,7 +128,7 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
         "study": study, "head": head(study), "summary": f"{spent.summary[0].upper()}{spent.summary[1:]}.",
         "overhead": spent.overhead_text, "spending": rows_of(spent).drop("all").rename(columns=heads), "words": WORDS,
         "answers": [
-            {**answer(results, pool, spent), "picture": pictures[pool["family"].iloc[0]][0]}
+            {**answer(results, pool), "picture": pictures[pool["family"].iloc[0]][0]}
             for _, pool in ranked.groupby(POOL_COLUMNS, sort=False, dropna=False)
         ],
         "families": {
@@ -163,7 +163,7 @@ def head(study: Study) -> str:
     return f"{when}{where}It {ending(study)}."
 
 
-def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, Any]:
+def answer(results: Results, pool: pd.DataFrame) -> dict[str, Any]:
     """Return the answer for one family: which configuration, why, and what it costs."""
     family, best, measure = str(pool["family"].iloc[0]), winner(results, pool), results.measure
     smoke_test = bool(pool["smoke_test"].any())
@@ -178,9 +178,6 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
     lead, why, shown = (_of_a_loop if measure.is_loop_metric else _of_a_family)(results, pool, best, others, len(once))
     again = len(pool) - len(once)
     why += f" Left out: {counted(again, 'retraining')} with other seeds." if again else ""
-    if measure.is_loop_metric:
-        held = "the cap held" if spent.spent <= spent.cap else "the cap was exceeded"
-        lead = f"{lead}; {held}: {tables.duration(spent.spent)} of {tables.duration(spent.cap)} were spent"
     comparisons = answer_lines(results, pool)[1:]
     lead = f"{words[0].upper()}{words[1:]}: {lead}."
     return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": why, "facts": shown, "told": comparisons}
@@ -212,11 +209,9 @@ def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd
 def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame, count: int) -> Told:
     """Return the same for the best trial of a family."""
     same, bits = others["perplexity"], best["bits_per_character"]
-    margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
-    why = (
-        f"Lowest validation perplexity {where_measured_text(best)}, of {len(same) + 1} there and {count} in all;"
-        f"{margin} {'it is' if best['front'] else 'it is not'} on the front of size against perplexity."
-    )
+    margin = "" if same.empty else f"; the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse"
+    where = where_measured_text(best)
+    why = f"Lowest validation perplexity {where}, of {len(same) + 1} there and {count} in all{margin}."
     shown = {
         "validation perplexity": tables.number(best["perplexity"]),
         "test perplexity": tables.number(best["test_perplexity"]),

@@ -74,15 +74,16 @@ def best(loop: Loops) -> tuple[float, str, int]:
     return loop.metric.to_reported(found["valid_loss"]), found["trial"], found["steps"]
 
 
-def test_the_page_says_first_what_is_best_and_that_the_cap_held(page: str, loop: Loops) -> None:
+def test_the_page_says_first_what_is_best_and_then_what_was_spent(page: str, loop: Loops) -> None:
     value, trial, steps = best(loop)
     text = "".join(ElementTree.fromstring(page).itertext())
-    lead = re.search(rf"[A-Z][^\n]*: {loop.metric.name} ([\d.]+) within ([\d,]+) steps \((\w+)\); the cap held: ", text)
+    lead = re.search(rf"[A-Z][^\n]*: {loop.metric.name} ([\d.]+) within ([\d,]+) steps \((\w+)\)\.\n", text)
     assert lead and float(lead[1]) == pytest.approx(value, rel=1e-3)
     assert (int(lead[2].replace(",", "")), lead[3]) == (steps, trial)
     config = json.loads(loop.journal.rows("SELECT config FROM trials WHERE trial = ?", trial)[0][0])
     assert f"width {config['width']}, " in lead[0].lower() and ("no bias" in lead[0].lower()) != config["bias"]
-    assert page.index(lead[3]) < page.index("The cap, burning down") < page.index("what each dimension did")
+    places = [page.index(each) for each in (lead[3], ">Spent ", "The cap, burning down", "what each dimension did")]
+    assert places == sorted(places)
 
 
 def test_nothing_on_it_is_of_perplexities_or_sizes_and_nothing_is_missing(page: str) -> None:
@@ -290,6 +291,6 @@ def test_any_number_under_any_name_is_drawn(tmp_path: Path) -> None:
         do(ReportSettings, [str(study.folder)])
     page = (study.folder / "report" / "report.html").read_text(encoding="utf-8")
     ElementTree.fromstring(page)
-    assert "the cap was exceeded" in page and "the cap held" not in page
+    assert "Spent 3h3m20s of 16m40s (1100.0 %)" in page
     assert "\x1b" not in page and "<i>" not in page
     assert {path.parent for path in tmp_path.rglob("*.png")} == {study.folder / "report" / "figures"}
