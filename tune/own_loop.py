@@ -44,7 +44,7 @@ its family has."""
 def make_loop_context(settings: Settings, devices: Devices) -> SearchContext:
     """Return the context of a search of a loop. UserError: a setting that cannot serve."""
     begun = time.monotonic()
-    check_cap(settings)
+    check_cap(settings, devices.slots)
     loop = loop_of(settings)
     check_not_hidden("tune", str(loop.folder))
     varying = {name: each for name, each in settings.own_space.given.items() if name not in loop.fixed}

@@ -148,7 +148,7 @@ def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
     """Return the context of a search of families on these devices. UserError: a setting that cannot serve."""
     begun = time.monotonic()
     spaces = {name: settings.space_of(name, devices.precisions) for name in settings.families}
-    check_cap(settings)
+    check_cap(settings, devices.slots)
     if settings.resume is None:
         check_idle(settings)
     recipes, learned = ({}, {}) if settings.resume is None else load_stored_recipes(settings.resume, spaces)
@@ -449,13 +449,14 @@ def check_learns(config: Config, data: Data) -> None:
         raise UserError(f"--families: {config.family!r}: {line}: correct it; nothing was spent") from error
 
 
-def check_cap(settings: Settings) -> None:
+def check_cap(settings: Settings, slots: int) -> None:
     """Check cap and deadline. UserError: they do not pay for a rung and a last segment of one trial of each family, on
-    all cores of a trial, or for the trainings of --confirm."""
+    all cores of a trial and so many slots, or for the trainings of --confirm."""
     segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
     trial = FIRST_START_UP_SECONDS + 2 * segment
-    if settings.deadline is not None and settings.deadline < trial:
-        asked, late = duration_text(settings.deadline), duration_text(math.ceil(trial))
+    soonest = max(trial, *(trial / (share * slots) for share in settings.families.values()))
+    if settings.deadline is not None and settings.deadline < soonest:
+        asked, late = duration_text(settings.deadline), duration_text(math.ceil(soonest))
         raise invalid("deadline", f"{asked!r} leaves no time for one trial: write at least {late}")
     least = max(trial, 2 * settings.confirm * segment / CONFIRM_SHARE)
     smallest = max(settings.cores_per_trial * least / share for share in settings.families.values())

@@ -199,6 +199,7 @@ class SlotKeeper(Callback):
         UserError: Ray had no device for a trial within its lease, and none was lost with its machine.
         """
         waiting = [assignment.trial for assignment in self._bridge.waiting]
+        self._bridge.engine.note_alive()
         for name in self._bridge.engine.overdue():
             if name in self._bridge.killed or name not in self._bridge.known or name in waiting:
                 continue

@@ -6,8 +6,9 @@ Ray: the scheduler passes decisions on to Ray, and tests give it a fake clock.
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -16,7 +17,7 @@ from tune.search.family import MOST_REFUSALS, Family, Slots, TrialRecord, with_m
 from tune.search.ladder import wall_clock
 from tune.search.policy import BudgetLeft, Confirm, Finish, HandBack, Promote, Start, Train, Wait
 from tune.search.state import AgreedTerms, State, last_events, parse_agreed_terms
-from tune.search.successive_halving import HOPELESS, PAYS_NO_MORE
+from tune.search.successive_halving import BEFORE_DEADLINE, HOPELESS, PAYS_NO_MORE
 from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, RunningLease
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
@@ -117,15 +118,19 @@ class Engine:
         hopeless = all(family.policy.is_hopeless for family in self.families.values())
         return self.cut_off or (ENDED_BY_ERRORS if hopeless else ENDED_BY_CAP)
 
-    def overdue(self) -> list[str]:
-        """Return the running trials that overran their lease by more than OVERDUE_SECONDS. Also note that the driver
-        lives, as its signs of life do: not where what is left does not pay for workers that wait."""
-        self._wake()
+    def note_alive(self) -> None:
+        """Note in the journal that the driver lives, as its signs of life do: not where what is left does not pay for
+        workers that wait, and where the disk is full the next time."""
         now = self.accounting.clock()
         if now - self._noted >= NOTE_SECONDS and self.accounting.ledger.can_wait(GRACE_SECONDS):
             self._noted = now
-            self.accounting.journal.write_facts(alive=now)
-        late = now - OVERDUE_SECONDS
+            with suppress(sqlite3.OperationalError):
+                self.accounting.journal.write_facts(alive=now)
+
+    def overdue(self) -> list[str]:
+        """Return the running trials that overran their lease by more than OVERDUE_SECONDS."""
+        self._wake()
+        late = self.accounting.clock() - OVERDUE_SECONDS
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
     def has_lost_machine(self, trial: str) -> bool:
@@ -210,18 +215,21 @@ class Engine:
                     return answer if isinstance(answer, Assignment) else None
         return None
 
-    def _ask_families(self, wall: float, free: int, *, binding: bool) -> Assignment | HandBack | Wait | None:
+    def _ask_families(
+        self, wall: float, free: int, *, binding: bool, parted: bool = True
+    ) -> Assignment | HandBack | Wait | None:
         """Ask the families, the one that used the least of its share first, and carry out the first move; None where
-        that came to nothing: ask again.
+        that came to nothing: ask again. parted: as in `_left`.
 
-        A family may also use what is left of the shares of those that have nothing more to do.
+        A family may also use what is left of the shares of those that have nothing more to do, and, where its part of
+        the time is of no use to any, all of it.
         """
         answer: HandBack | Wait = HandBack("there is no family")
         idle = self._idle(wall, free)
         for name, family in sorted(
             self.families.items(), key=lambda each: each[1].seconds_used / max(each[1].seconds, 1e-9)
         ):
-            left = self._left(name, wall, free, idle, binding=binding)
+            left = self._left(name, wall, free, idle, binding=binding, parted=parted)
             enough = left.seconds >= LEAST_LEASE_SECONDS
             move = family.decide(left) if enough else HandBack(PAYS_NO_MORE)
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
@@ -229,6 +237,8 @@ class Engine:
             if not isinstance(move, HandBack | Wait):
                 return self._assign(name, move)
             answer = answer if isinstance(answer, Wait) else move
+        if parted and isinstance(answer, HandBack):
+            return self._ask_families(wall, free, binding=binding, parted=False)
         return answer
 
     @property
@@ -244,15 +254,18 @@ class Engine:
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.count_kept))
         return min(wall, max(self.wall_clock - self.accounting.clock(), all_slots))
 
-    def _left(self, name: str, wall: float, free: int, idle: Collection[str], *, binding: bool) -> BudgetLeft:
+    def _left(
+        self, name: str, wall: float, free: int, idle: Collection[str], *, binding: bool, parted: bool = True
+    ) -> BudgetLeft:
         """Return what a family may still use, where so many slots are free: its own share, and what is left of those of
-        the idle ones. Before a deadline that binds one with less than a slot for it has that part of the time."""
-        shares = {each: max(0.0, family.seconds - family.seconds_used) for each, family in self.families.items()}
-        left_over = sum(seconds for each, seconds in shares.items() if each in idle and each != name)
-        own, whole = shares[name] + left_over, sum(shares.values())
-        if binding and own:
-            wall *= min(1.0, self.slots.count_kept * own / whole)
-        return self.families[name].seconds_left(self.accounting, free, wall, left_over=left_over, binding=binding)
+        the idle ones. parted: where it shares a slot with others that are not idle, it has its part of the time to a
+        deadline that binds."""
+        family, others = self.families[name], [self.families[each] for each in idle if each != name]
+        left_over = sum(max(0.0, other.seconds - other.seconds_used) for other in others)
+        if binding and parted:
+            active = sum(each.seconds for each in self.families.values()) - sum(other.seconds for other in others)
+            wall *= min(1.0, self.slots.count_kept * family.seconds / active)
+        return family.seconds_left(self.accounting, free, wall, left_over=left_over, binding=binding)
 
     def _idle(self, wall: float, free: int) -> list[str]:
         """Return the families that run nothing, and can run nothing by their own shares; none where there is but
@@ -315,15 +328,16 @@ class Engine:
             name = self.trials[trial].family
             family = self.families[name]
             budget = self._left(name, wall, free, idle, binding=binding)
-            most = self.wall_left() if rung is not None else self._usable_seconds(trial, budget.wall)
-            left = min(budget.seconds, most)
+            time = budget.wall - family.policy.ladder.last if binding else math.inf  # on its way to a rung
+            left = min(budget.seconds, time if rung is not None else self._usable_seconds(trial, budget.wall))
             price = self._price_of_rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             least = max(LEAST_LEASE_SECONDS, family.least_seconds(trial, self.trials[trial]))
             with self.transaction():
                 if left >= least and price <= left and not family.policy.is_hopeless:
                     return self._open_lease(trial, rung, price, GO_ON, "its segment was cut short")
                 self.state.put_back(trial)
-                self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)
+                before = f" {BEFORE_DEADLINE}" if price <= budget.seconds else ""
+                self._decide(trial, "wait", f"what is left does not pay for the rest of its segment{before}", rung)
         return None
 
     def _usable_seconds(self, trial: str, wall: float) -> float:

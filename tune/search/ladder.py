@@ -82,8 +82,8 @@ class Ladder:
     last segment alone; start_up: for slots to start; overhead: of a segment beside its training; life: training of a
     trial's own life (inf: it has none); eta, fall_kept: as in Rules; confirm: kept for each training of the last two
     with another seed; own: most that is kept, in the wall clock that there is, where trials turn out to have lives of
-    their own; slots: that may explore at once; within, deadline: as in wall_clock. The last four are also inf where the
-    journal is of an earlier version, which does not tell them.
+    their own; slots: that may explore at once; within, deadline: as in wall_clock, of a family with less than a slot of
+    its own that part. The last four are also inf where the journal is of an earlier version, which does not tell them.
     """
 
     seconds: float

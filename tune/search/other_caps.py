@@ -98,9 +98,11 @@ class StudyConditions:
         within = math.inf if self.patient else WALL_CLOCK_MULTIPLE * cap / all_slots
         left = max(0.0, min(self.families[name] * cap - charged, cap - spent))
         seconds, begun = self.families[name] * cap / self.share, cap / spent if spent else math.inf
+        part = min(1.0, self.families[name] * self.slots)  # of the time to a deadline, as the engine has it
         return CapResources(
             times=begun, seconds=seconds, left=left / self.share,
-            wall=min(within, end), wall_left=max(0.0, min(max(within - now, (cap - spent) / all_slots), end - now)),
+            wall=min(within, end),
+            wall_left=max(0.0, min(max(within - now, (cap - spent) / all_slots), part * (end - now))),
         )  # fmt: skip
 
 

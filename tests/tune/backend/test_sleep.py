@@ -112,6 +112,7 @@ class Sleepy:
         heapq.heapify(world.events)
         world.now = awake
         if self.chance.random() < 0.5:
+            world.engine.note_alive()
             world.engine.overdue()
         self.decide()
         self.chance.shuffle(late)

@@ -144,6 +144,14 @@ def test_a_family_has_left_what_its_share_has_and_the_cap_and_the_wall_clock(
     assert (means.left, means.wall_left) == (left, wall)
 
 
+def test_families_that_share_a_slot_have_their_parts_of_the_time_to_a_deadline() -> None:
+    conditions = StudyConditions(
+        cap=100.0, families={"one": 0.25, "other": 0.75}, slots=1, share=1.0, deadline=70.0, patient=False, over=False
+    )
+    means = conditions.resources_at("one", 1.0, spent=20.0, charged=5.0, now=30.0)
+    assert (means.left, means.wall_left) == (20.0, 10.0)
+
+
 def test_of_too_few_sizes_nothing_is_foretold() -> None:
     foretold = Search(sizes=False).run().foretold()
     assert not foretold.rows and foretold.why == "too few sizes for a law of losses: 1 of at least 2 were seen " \

@@ -223,7 +223,15 @@ def test_before_a_deadline_families_that_share_a_slot_have_their_parts_of_the_ti
     assert min(row["training_seconds"] for row in ends) > 0.5 * max(row["training_seconds"] for row in ends)
 
 
-@pytest.mark.parametrize("times", [0.5, 0.9])
+def test_where_its_part_of_the_time_to_a_later_deadline_is_of_no_use_to_any_family_one_has_all(tmp_path: Path) -> None:
+    """Each trains one configuration, which had its decay."""
+    about: dict[str, Any] = {"cap": 2400, "slots": 1, "suggestions": lambda: Numbered(most=1)}
+    early = World(tmp_path, **about, deadline=600.0).run()
+    late = World(tmp_path, **about, deadline=early.now + 60.0).run()
+    assert late.spent >= early.spent + 55.0 and late.total("SELECT COUNT(*) FROM reports WHERE final") == 3
+
+
+@pytest.mark.parametrize("times", [0.5, 0.9, 1.05])
 def test_cut_short_on_its_way_to_a_rung_it_has_its_decay_where_a_deadline_comes_before_that(
     tmp_path: Path, times: float
 ) -> None:
@@ -493,7 +501,7 @@ def test_after_a_power_failure_that_took_all_signs_of_life_a_slot_is_charged_up_
     lease = world.taken()
     while world.now < lease.opened + lease.seconds:
         world.now += 0.5
-        world.engine.overdue()
+        world.engine.note_alive()
     assert world.now - lease.opened > 3 * NOTE_SECONDS
     (tmp_path / HEARTBEAT_FOLDER).mkdir()
     for name in (DRIVER, lease.trial):

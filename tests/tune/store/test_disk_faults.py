@@ -15,6 +15,7 @@ from tests.tune.search.world import World
 from tune import cli
 from tune.errors import UserError, disk_error_as_user_error
 from tune.facts import check_same_text
+from tune.search.engine import NOTE_SECONDS
 from tune.search.resume import check_plain, damage_as_user_error
 from tune.settings import Settings
 from tune.store.journal import DAMAGED_REMEDY, LOCK, Journal
@@ -114,6 +115,15 @@ def test_a_journal_on_a_full_disk_keeps_what_was_told_and_goes_on_when_there_is_
     again.run()
     assert again.spent <= 1200
     assert again.total("SELECT COUNT(*) FROM reports WHERE final") == 2
+
+
+def test_a_disk_that_takes_no_note_of_the_drivers_life_ends_no_search(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    world.taken()
+    world.journal.rows("PRAGMA query_only = ON")
+    world.now += NOTE_SECONDS
+    world.engine.note_alive()
+    assert "alive" not in world.journal.facts()
 
 
 def test_a_journal_that_another_program_writes_on_is_left_as_it_is(tmp_path: Path) -> None:
