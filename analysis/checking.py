@@ -16,7 +16,7 @@ def check(settings: CheckSettings) -> int:
     found = {name: findings(read_csv(file), claims) for name, file, claims in tables_to_check(settings)}
     if settings.json:
         print(json.dumps([{"table": name, **asdict(each)} for name in found for each in found[name]], indent=1))
-    elif settings.form:
+    elif settings.format:
         print(settings.render(findings_table(name, found[name]) for name in found if found[name]))
     else:
         for name in found:

@@ -107,13 +107,13 @@ def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
 
 
 def compare(first: Study, second: Study, settings: PlotSettings) -> None:
-    """Print what differs, and draw the best so far of each family that both have; in a form such as --csv only
+    """Print what differs, and draw the best so far of each family that both have; in a format such as --csv only
     print."""
     studies = first, second
     names = ["", first.name, second.name]
     found = [Table(title=f"{first.name} and {second.name}", columns=names, rows=list(comparison_rows(*studies)))]
     found += trainings(first, second)
-    if settings.form:
+    if settings.format:
         print(settings.render(found))
         return
     for each in found:

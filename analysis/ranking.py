@@ -194,7 +194,7 @@ def rank(settings: RankSettings) -> int:
     studies = open_studies(settings.studies)
     results = Results(studies=studies)
     check(settings, results.measure)
-    if not settings.studies and not (settings.json or settings.form):
+    if not settings.studies and not (settings.json or settings.format):
         print(f"The newest study: {studies[0].folder}\n")
     if settings.stability is not None:
         return show_stability(studies[0], settings)
@@ -208,7 +208,7 @@ def rank(settings: RankSettings) -> int:
         print(json.dumps(known.to_dict("records"), indent=1, ensure_ascii=False))
     elif settings.csv:
         records(shown, results.measure).to_csv(sys.stdout, index=False)
-    elif settings.form:
+    elif settings.format:
         groups = (group for _, group in shown.groupby("group", sort=False))
         made = (tables.as_text(section_title(each, results), section_table(results, each)) for each in groups)
         print(settings.render(made))

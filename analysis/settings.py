@@ -30,21 +30,21 @@ PICTURE_KINDS = {
     "roofline": "what kernels reach under the roofs of the machine",
 }
 """What can be drawn."""
-STUDY = {"form": "runs/STUDY", "parse": Path}
-OUT = {"form": "FOLDER", "parse": Path}
-FAMILY = {"form": "NAME"}
+STUDY = {"metavar": "runs/STUDY", "parse": Path}
+OUT = {"metavar": "FOLDER", "parse": Path}
+FAMILY = {"metavar": "NAME"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSettings(TableFlags):
-    """Settings of analysis/rank.py: which rows, in which order and form."""
+    """Settings of analysis/rank.py: which rows, in which order and format."""
 
     command: ClassVar[Command] = Command(
-        script="analysis/rank.py", does="analysis.ranking:rank",
-        about="Rank the configurations of a study by perplexity per parameter.",
+        script="analysis/rank.py", entry_point="analysis.ranking:rank",
+        description="Rank the configurations of a study by perplexity per parameter.",
     )  # fmt: skip
     studies: tuple[Path, ...] = flag_field(
-        "folder of a study (default: the newest in runs/)", default=(), places="*", **STUDY
+        "folder of a study (default: the newest in runs/)", default=(), nargs="*", **STUDY
     )
     by: str = flag_field("the order inside a section", default="quotient", choices=tuple(ORDERS))
     family: str | None = flag_field("this family only", default=None, **FAMILY)
@@ -52,12 +52,12 @@ class RankSettings(TableFlags):
         "only the front: configurations than which no other is both smaller and better", default=False
     )
     where: str | None = flag_field(
-        "only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", default=None, form="CONDITION"
+        "only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", default=None, metavar="CONDITION"
     )
-    top: int = flag_field("rows of a section in the table; 0 for all", default=TOP, form="N", parse=int)
+    top: int = flag_field("rows of a section in the table; 0 for all", default=TOP, metavar="N", parse=int)
     stability: float | None = flag_field(
         "instead: how well the order after this share of the spending, such as 0.5, predicts that at the end",
-        default=None, form="SHARE", parse=float,
+        default=None, metavar="SHARE", parse=float,
     )  # fmt: skip
     json: bool = flag_field("the rows as json instead of the table", default=False)
 
@@ -65,9 +65,9 @@ class RankSettings(TableFlags):
         super().__post_init__()
         if self.top < 0:
             raise invalid("top", f"{self.top}: at least 0; write 0 for all rows")
-        form = "json" if self.json else self.form
-        if form and self.top not in (0, TOP):
-            raise invalid("top", f"'{self.top}' beside --{form}, which has all rows: leave it out")
+        table_format = "json" if self.json else self.format
+        if table_format and self.top not in (0, TOP):
+            raise invalid("top", f"'{self.top}' beside --{table_format}, which has all rows: leave it out")
         if self.stability is not None and not 0 < self.stability < 1:
             rule = "is no share: it lies between 0 and 1; write 0.5 for half"
             raise invalid("stability", f"{self.stability:g} {rule}")
@@ -83,17 +83,17 @@ class OneStudy(Flags):
     """Settings of commands that take one study."""
 
     study: Path | None = flag_field(
-        "folder of a study (default: the newest in runs/)", default=None, places="?", **STUDY
+        "folder of a study (default: the newest in runs/)", default=None, nargs="?", **STUDY
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpendSettings(TableFlags, OneStudy):
-    """Settings of analysis/spend.py: in which form."""
+    """Settings of analysis/spend.py: in which format."""
 
     command: ClassVar[Command] = Command(
-        script="analysis/spend.py", does="analysis.spending:spend",
-        about="Say where each device-second of a study went.",
+        script="analysis/spend.py", entry_point="analysis.spending:spend",
+        description="Say where each device-second of a study went.",
     )  # fmt: skip
     json: bool = flag_field("the figures as json instead of the table", default=False)
 
@@ -103,8 +103,8 @@ class ReportSettings(OneStudy):
     """Settings of analysis/report.py: where to write."""
 
     command: ClassVar[Command] = Command(
-        script="analysis/report.py", does="analysis.page:report",
-        about="Write one self-contained page of a study, and each figure as PNG and CSV.",
+        script="analysis/report.py", entry_point="analysis.page:report",
+        description="Write one self-contained page of a study, and each figure as PNG and CSV.",
     )  # fmt: skip
     out: Path | None = flag_field("where to write (default: report/ in the study)", default=None, **OUT)
     watch: bool = flag_field("redraw the page while the study runs", default=False)
@@ -112,19 +112,19 @@ class ReportSettings(OneStudy):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings(OneStudy):
-    """Settings of analysis/export.py: in which form, and where."""
+    """Settings of analysis/export.py: in which format, and where."""
 
     command: ClassVar[Command] = Command(
-        script="analysis/export.py", does="analysis.exporting:export",
-        about="Write a study as others' tools read it.",
+        script="analysis/export.py", entry_point="analysis.exporting:export",
+        description="Write a study as others' tools read it.",
     )  # fmt: skip
     optuna: Path | None = flag_field(
-        "a new SQLite file: an Optuna storage of all trials", default=None, form="FILE", parse=Path
+        "a new SQLite file: an Optuna storage of all trials", default=None, metavar="FILE", parse=Path
     )
     nanogpt: Path | None = flag_field(
         "a clone of nanoGPT, to put the winner of a text by character where its sample.py loads it",
         default=None,
-        form="FOLDER",
+        metavar="FOLDER",
         parse=Path,
     )
 
@@ -139,13 +139,14 @@ class PlotSettings(TableFlags):
     """Settings of analysis/plot.py: what to draw, of which studies, and where to write."""
 
     command: ClassVar[Command] = Command(
-        script="analysis/plot.py", does="analysis.figures:plot", about="Draw a study, as PNG with its data as CSV.",
+        script="analysis/plot.py", entry_point="analysis.figures:plot",
+        description="Draw a study, as PNG with its data as CSV.",
     )  # fmt: skip
     what: str = flag_field(
-        "; ".join(f"{name}: {what}" for name, what in PICTURE_KINDS.items()), form="WHAT", places="1"
+        "; ".join(f"{name}: {what}" for name, what in PICTURE_KINDS.items()), metavar="WHAT", nargs="1"
     )
     studies: tuple[Path, ...] = flag_field(
-        "folder of a study (default: the newest in runs/)", default=(), places="*", **STUDY
+        "folder of a study (default: the newest in runs/)", default=(), nargs="*", **STUDY
     )
     family: str | None = flag_field("of front, curves, effects: this family only", default=None, **FAMILY)
     out: Path | None = flag_field("where to write (default: here; of an experiment its folder)", default=None, **OUT)
@@ -161,11 +162,11 @@ class PlotSettings(TableFlags):
             raise UserError("study: compare takes two studies: name both folders")
         if self.family is not None and self.what not in ("front", "curves", "effects"):
             raise invalid("family", f"{self.family!r} applies only to front, curves and effects: leave it out")
-        if self.form and self.what != "compare":
+        if self.format and self.what != "compare":
             rule = "applies only to compare, which prints a table: leave it out; each picture has its CSV"
-            raise invalid(self.form, rule)
-        if self.form and self.out is not None:
-            raise invalid("out", f"'{self.out}' beside --{self.form}, which prints and draws nothing: leave it out")
+            raise invalid(self.format, rule)
+        if self.format and self.out is not None:
+            raise invalid("out", f"'{self.out}' beside --{self.format}, which prints and draws nothing: leave it out")
 
 
 def parse_formulas(text: str) -> dict[str, Expression]:
@@ -181,25 +182,25 @@ class CheckSettings(TableFlags):
     """Settings of analysis/check_table.py: which tables, and what is claimed beside them."""
 
     command: ClassVar[Command] = Command(
-        script="analysis/check_table.py", does="analysis.checking:check",
-        about="Say where a table of figures contradicts itself.",
+        script="analysis/check_table.py", entry_point="analysis.checking:check",
+        description="Say where a table of figures contradicts itself.",
     )  # fmt: skip
     tables: tuple[Path, ...] = flag_field(
         "a CSV file with a line of column names, or a published table's name (default: all of these)",
-        default=(), form="TABLE.csv", places="*", parse=Path,
+        default=(), metavar="TABLE.csv", nargs="*", parse=Path,
     )  # fmt: skip
     vocabulary: int | None = flag_field(
-        "number of words, or of classes, that a model chooses from", default=None, form="N", parse=int
+        "number of words, or of classes, that a model chooses from", default=None, metavar="N", parse=int
     )
     hours: float | None = flag_field(
-        "hours that all rows together are said to have taken", default=None, form="N", parse=float
+        "hours that all rows together are said to have taken", default=None, metavar="N", parse=float
     )
     formulas: Mapping[str, Expression] = flag_field(
-        "how columns follow from the others", default_factory=dict, form="COLUMN=FORMULA;...", parse=parse_formulas
+        "how columns follow from the others", default_factory=dict, metavar="COLUMN=FORMULA;...", parse=parse_formulas
     )
     order: Expression | None = flag_field(
         "the score that orders the rows, or is ranked in a column `rank`, low first",
-        default=None, form="FORMULA", parse=parse_expression,
+        default=None, metavar="FORMULA", parse=parse_expression,
     )  # fmt: skip
     json: bool = flag_field("the findings as json instead of the table", default=False)
 

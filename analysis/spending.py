@@ -164,7 +164,7 @@ def spend(settings: SpendSettings) -> int:
             "by": found.by_kind, "by_family": found.table.to_dict(orient="index"), "overhead": found.overhead,
         }  # fmt: skip
         print(json.dumps(figures, indent=1))
-    elif settings.form:
+    elif settings.format:
         print(settings.render([tables.as_text(study.name, rows_of(found), found.summary)]))
     else:
         show(study, found)

@@ -93,7 +93,7 @@ ABOUT = (
 
 
 def show_stability(study: Study, settings: RankSettings) -> int:
-    """Print the table in the form that is asked for. UserError: the study does not serve."""
+    """Print the table in the format that is asked for. UserError: the study does not serve."""
     assert settings.stability is not None
     found = stability(study, settings.stability)
     found = found[found["family"].isin(families(Results(studies=[study]), settings.family))]
@@ -101,7 +101,7 @@ def show_stability(study: Study, settings: RankSettings) -> int:
     table = tables.as_text(title, stability_table(found), ABOUT)
     if settings.json:
         print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
-    elif settings.form:
+    elif settings.format:
         print(settings.render([table]))
     elif not found["trials"].any():
         print(f"{title}: {TOO_FEW}")

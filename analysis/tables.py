@@ -116,7 +116,7 @@ def draw(table: Table, **options: Any) -> None:
 
 
 def as_text(title: str, rows: pd.DataFrame, note: str = "") -> Table:
-    """Return a table of text, to be written in the form that is asked for."""
+    """Return a table of text, to be written in the format that is asked for."""
     return Table(title=title, columns=list(rows), rows=rows.astype(str).to_numpy().tolist(), note=note)
 
 

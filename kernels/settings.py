@@ -72,30 +72,30 @@ class Settings(TableFlags):
     """Settings of kernels/run.py: what to measure, and how to show it."""
 
     command: ClassVar[Command] = Command(
-        script="kernels/run.py", does="tune.experiments.kernels:run",
-        about="Measure the kernels: every kernel in every implementation.",
+        script="kernels/run.py", entry_point="tune.experiments.kernels:run",
+        description="Measure the kernels: every kernel in every implementation.",
     )  # fmt: skip
     kernels: tuple[str, ...] = flag_field(
         f"of {', '.join(NAMES)}",
-        default=NAMES, form="NAME,...", choices=NAMES, parse=parse_each(str), show=lambda _: "all",
+        default=NAMES, metavar="NAME,...", choices=NAMES, parse=parse_each(str), format=lambda _: "all",
     )  # fmt: skip
     implementations: tuple[str, ...] | None = flag_field(
-        "such as python,numpy (default: all)", default=None, form="NAME,...", parse=parse_each(str)
+        "such as python,numpy (default: all)", default=None, metavar="NAME,...", parse=parse_each(str)
     )
     sizes: tuple[int, ...] = flag_field(
         "elements of an array, or samples; full: a size that fits in the caches, and one that does not",
-        default=SMALL, form="small|full|N,...", parse=parse_sizes, show=lambda _: "small",
+        default=SMALL, metavar="small|full|N,...", parse=parse_sizes, format=lambda _: "small",
     )  # fmt: skip
     local: bool = flag_field("in this process, without Ray", default=False)
     json: bool = flag_field("the rows as JSON instead of the tables", default=False)
     budget: float | None = flag_field(
         f"keep the rows in a study of so many device-hours: {DURATIONS} (default: none)",
-        default=None, form="TIME", parse=parse_duration,
+        default=None, metavar="TIME", parse=parse_duration,
     )  # fmt: skip
     out: Path = flag_field(
-        "the study's folder, made new; with --budget", default=Path("runs/kernels"), form="FOLDER", parse=Path
+        "the study's folder, made new; with --budget", default=Path("runs/kernels"), metavar="FOLDER", parse=Path
     )
-    seed: int = flag_field("of the inputs", default=0, form="N", parse=parse_whole_number)
+    seed: int = flag_field("of the inputs", default=0, metavar="N", parse=parse_whole_number)
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any]) -> Self:

@@ -98,14 +98,14 @@ def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
         kept += rows
         of_kernel = list(tables(rows))
         made += of_kernel
-        if not (settings.json or settings.form):
+        if not (settings.json or settings.format):
             for table in of_kernel:
                 show(table)
     compared = any(row["kernel"] in CONTRADICTED and published_text(row) != EMPTY_CELL for row in kept)
     found = contradiction_tables("kernels") if compared else []
     if settings.json:
         print(json.dumps(kept, indent=1))
-    elif settings.form:
+    elif settings.format:
         print(settings.render([*made, *found]))
     else:
         for table in found:

@@ -19,9 +19,9 @@ class UseSettings(Flags):
     """What both commands take. UserError: a number is below its least, or infinite."""
 
     least: ClassVar[dict[str, int]] = {}
-    folder: Path = flag_field("the model, as a search left it", form="runs/STUDY/best-FAMILY", places="1", parse=Path)
+    folder: Path = flag_field("the model, as a search left it", metavar="runs/STUDY/best-FAMILY", nargs="1", parse=Path)
     load: Path | None = flag_field(
-        "the Python file that registers its family, if need be", default=None, form="FILE", parse=Path
+        "the Python file that registers its family, if need be", default=None, metavar="FILE", parse=Path
     )
 
     def __post_init__(self) -> None:
@@ -35,14 +35,14 @@ class TranslateSettings(UseSettings):
     """Settings of model/translate.py: which sentences, and how many texts a beam keeps."""
 
     command: ClassVar[Command] = Command(
-        script="model/translate.py", does="model.inference:translate",
-        about="Translate sentences with a study's best translation model.",
+        script="model/translate.py", entry_point="model.inference:translate",
+        description="Translate sentences with a study's best translation model.",
     )  # fmt: skip
     least: ClassVar[dict[str, int]] = {"beam": 1}
     sentences: tuple[str, ...] = flag_field(
-        "what to translate (default: the lines of standard input)", default=(), form="SENTENCE", places="*"
+        "what to translate (default: the lines of standard input)", default=(), metavar="SENTENCE", nargs="*"
     )
-    beam: int = flag_field("texts kept at a time; 1: greedy decoding", default=BEAM_WIDTH, form="N", parse=int)
+    beam: int = flag_field("texts kept at a time; 1: greedy decoding", default=BEAM_WIDTH, metavar="N", parse=int)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +50,17 @@ class GenerateSettings(UseSettings):
     """Settings of model/generate.py: the prompt, and how tokens are drawn. UserError: torch takes no such seed."""
 
     command: ClassVar[Command] = Command(
-        script="model/generate.py", does="model.inference:generate",
-        about="Go on with a text by a study's best nanoGPT.",
+        script="model/generate.py", entry_point="model.inference:generate",
+        description="Go on with a text by a study's best nanoGPT.",
     )  # fmt: skip
     least: ClassVar[dict[str, int]] = {"tokens": 1, "temperature": 0, "top_k": 1}
-    prompt: str = flag_field("the text to go on from", default="\n", form="TEXT", show=lambda _: "a new line")
-    tokens: int = flag_field("tokens to write", default=TOKENS, form="N", parse=int)
+    prompt: str = flag_field("the text to go on from", default="\n", metavar="TEXT", format=lambda _: "a new line")
+    tokens: int = flag_field("tokens to write", default=TOKENS, metavar="N", parse=int)
     temperature: float = flag_field(
-        "of the draws; 0 takes the likeliest token", default=TEMPERATURE, form="NUMBER", parse=float
+        "of the draws; 0 takes the likeliest token", default=TEMPERATURE, metavar="NUMBER", parse=float
     )
-    top_k: int = flag_field("draw among so many of the likeliest tokens", default=TOP_K, form="N", parse=int)
-    seed: int = flag_field("of the draws", default=0, form="N", parse=int)
+    top_k: int = flag_field("draw among so many of the likeliest tokens", default=TOP_K, metavar="N", parse=int)
+    seed: int = flag_field("of the draws", default=0, metavar="N", parse=int)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Flags)
 def main(kind: type[Flags], argv: Sequence[str] | None = None) -> int:
     """Do what the flags ask for and return the exit code. SystemExit: --help."""
     _make_streams_serve()
-    return run_to_exit_code(lambda: _main(kind, sys.argv[1:] if argv is None else argv), kind.command.early)
+    return run_to_exit_code(lambda: _main(kind, sys.argv[1:] if argv is None else argv), kind.command.on_interrupt)
 
 
 def _make_streams_serve() -> None:
@@ -49,7 +49,7 @@ def _main(kind: type[Flags], argv: Sequence[str]) -> int:
     if line := settings.first_line():
         print(line, flush=True)
     with excluded_from_gc():
-        command = _command(kind.command.does)
+        command = _command(kind.command.entry_point)
     code: int = command(settings)
     sys.stdout.flush()
     return code
@@ -68,11 +68,11 @@ def _command(name: str) -> Callable[[Flags], int]:
     return found
 
 
-def run_to_exit_code(command: Callable[[], int], early: str = "") -> int:
+def run_to_exit_code(command: Callable[[], int], on_interrupt: str = "") -> int:
     """Run a command and return its exit code: 2, with one line, for what a user can fix; 128 plus the number after a
     signal.
 
-    early: how things stand after a signal, printed where the KeyboardInterrupt does not say it itself.
+    on_interrupt: how things stand after a signal, printed where the KeyboardInterrupt does not say it itself.
     """
     try:
         with interruptible():
@@ -83,7 +83,7 @@ def run_to_exit_code(command: Callable[[], int], early: str = "") -> int:
         return 2
     except KeyboardInterrupt as error:
         name, _, how = str(error).partition("; ")
-        print("; ".join(filter(None, (f"ended by {name or 'SIGINT'}", how or early))), file=sys.stderr)
+        print("; ".join(filter(None, (f"ended by {name or 'SIGINT'}", how or on_interrupt))), file=sys.stderr)
         return 128 + signal.Signals.__members__.get(name, signal.SIGINT)
     except BrokenPipeError:
         if not _reader_gone():
@@ -143,28 +143,28 @@ class Joined(argparse.Action):
 
 def parser(kind: type[Flags]) -> argparse.ArgumentParser:
     """Return a parser with one flag for each setting; its result has only what was typed."""
-    about = kind.command
+    command = kind.command
     made = Parser(
-        prog=script_command(about.script),
-        description=about.about,
+        prog=script_command(command.script),
+        description=command.description,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    apart = {title: made.add_argument_group(title) for title in about.groups}
-    place = {name: apart[title] for title, names in about.groups.items() for name in names}
+    apart = {title: made.add_argument_group(title) for title in command.groups}
+    place = {name: apart[title] for title, names in command.groups.items() for name in names}
     for setting in _typed(kind):
         flag, into = flag_of(setting), place.get(setting.name, made)
-        form = flag.form or "|".join(flag.choices) or None
-        text = (flag.about + _default_text(setting)).replace("%", "%%")
-        if flag.places:
-            count: Any = int(flag.places) if flag.places.isdigit() else flag.places
+        metavar = flag.metavar or "|".join(flag.choices) or None
+        text = (flag.help + _default_text(setting)).replace("%", "%%")
+        if flag.nargs:
+            count: Any = int(flag.nargs) if flag.nargs.isdigit() else flag.nargs
             optional: dict[str, Any] = {"default": argparse.SUPPRESS} if count == "*" else {}  # else counts as required
-            into.add_argument(setting.name, metavar=form, help=text, nargs=None if count == 1 else count, **optional)
+            into.add_argument(setting.name, metavar=metavar, help=text, nargs=None if count == 1 else count, **optional)
         elif is_switch(setting):
             into.add_argument(flag_name(setting.name), action="store_true", help=text)
         else:
             action = Joined if flag.repeats else Once
-            into.add_argument(flag_name(setting.name), metavar=form, help=text, action=action)
+            into.add_argument(flag_name(setting.name), metavar=metavar, help=text, action=action)
     made.usage = made.format_usage().removeprefix("usage: ").rstrip().replace("%", "%%")  # else taken for a format
     return made
 
@@ -175,12 +175,12 @@ def _typed(kind: type[Flags]) -> list[Field[Any]]:
 
 def _default_text(setting: Field[Any]) -> str:
     shown = setting.default is not MISSING and setting.default not in (None, (), "")
-    return f" (default: {flag_of(setting).show(setting.default)})" if shown and not is_switch(setting) else ""
+    return f" (default: {flag_of(setting).format(setting.default)})" if shown and not is_switch(setting) else ""
 
 
 def _joined(kind: type[Flags], argv: Sequence[str]) -> list[str]:
     """Turn `--budget -1h` into `--budget=-1h`: argparse would take the value for a flag, and not say what is wrong."""
-    with_value = {flag_name(each.name) for each in _typed(kind) if not is_switch(each) and not flag_of(each).places}
+    with_value = {flag_name(each.name) for each in _typed(kind) if not is_switch(each) and not flag_of(each).nargs}
     words: list[str] = []
     for word in argv:
         if words and words[-1] in with_value and word.startswith("-") and not word.startswith("--"):

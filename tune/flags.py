@@ -18,26 +18,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How a setting is typed: its help, its `form` in the usage line, and the functions from text to value and back.
+    """How a setting is typed: its help, its `metavar` in the usage line, and the functions from text to value and back.
 
-    places: of a positional argument, argparse's nargs: `1`, `2`, `?`, `*` or `+`; empty: it is typed with a flag.
+    nargs: argparse's, of a positional argument: `1`, `2`, `?`, `*` or `+`; empty: it is typed with a flag.
     repeats: it may be typed several times, which means the same as all at once with spaces between.
     """
 
-    about: str
-    form: str = ""
+    help: str
+    metavar: str = ""
     choices: tuple[str, ...] = ()
-    places: str = ""
+    nargs: str = ""
     repeats: bool = False
     parse: Callable[[str], Any] = str
-    show: Callable[[Any], str] = str
+    format: Callable[[Any], str] = str
     stored: bool = True  # in study.json
     on_resume: bool = False  # may differ from the study's own with --resume
 
 
-def flag_field(about: str, *, default: Any = MISSING, default_factory: Any = MISSING, **rest: Any) -> Any:
+def flag_field(help: str, *, default: Any = MISSING, default_factory: Any = MISSING, **rest: Any) -> Any:
     """Return a dataclass field that is typed as a flag."""
-    metadata = {"flag": Flag(about=about, **rest)}
+    metadata = {"flag": Flag(help=help, **rest)}
     return field(default=default, default_factory=default_factory, metadata=metadata)
 
 
@@ -119,18 +119,18 @@ def words_of(setting: Field[Any], value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command: its script, what it is about, and the function `module:name` that does it.
+    """A command: its script, its description, and its entry point, the function `module:name` that does it.
 
     The function gets the settings and returns the exit code; its module is imported only once all flags are right.
-    flags: the settings that are typed; empty: all. early: how things stand after a signal, printed where the
+    flags: the settings that are typed; empty: all. on_interrupt: how things stand after a signal, printed where the
     function's KeyboardInterrupt does not say it. groups: settings that --help shows apart, by title.
     """
 
     script: str
-    about: str
-    does: str
+    description: str
+    entry_point: str
     flags: tuple[str, ...] = ()
-    early: str = ""
+    on_interrupt: str = ""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -154,7 +154,7 @@ class Flags:
         known = {each.name: each for each in fields(cls)}
         for name in (each for each in known if each not in typed):
             if known[name].default is known[name].default_factory is MISSING:
-                raise invalid(name, f"missing: write {flag_name(name)} {flag_of(known[name]).form}")
+                raise invalid(name, f"missing: write {flag_name(name)} {flag_of(known[name]).metavar}")
         return cls(**{name: parse_setting(known[name], text) for name, text in typed.items()})
 
     def first_line(self) -> str | None:

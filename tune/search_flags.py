@@ -53,11 +53,11 @@ MOST_TOY_SECONDS = 3600.0
 """Largest cap whose search takes the toy corpora unasked, as a smoke test: what wins on them is worth no more."""
 TOY_SERVES = f"builtin where the hub cannot be reached and the cap is at most {whole_text(MOST_TOY_SECONDS)}"
 
-TIME: dict[str, Any] = {"form": "TIME", "parse": parse_duration, "show": duration_text}
-NUMBER_OF: dict[str, Any] = {"form": "N", "parse": int}
-FILE: dict[str, Any] = {"form": "FILE", "parse": parse_path}
-CORPUS: dict[str, Any] = {"form": "FILE|hub:ID|builtin", "parse": parse_corpus}
-FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False}
+TIME: dict[str, Any] = {"metavar": "TIME", "parse": parse_duration, "format": duration_text}
+NUMBER_OF: dict[str, Any] = {"metavar": "N", "parse": int}
+FILE: dict[str, Any] = {"metavar": "FILE", "parse": parse_path}
+CORPUS: dict[str, Any] = {"metavar": "FILE|hub:ID|builtin", "parse": parse_corpus}
+FOLDER: dict[str, Any] = {"metavar": "FOLDER", "parse": parse_path, "stored": False}
 
 
 def parse_train(text: str) -> str:
@@ -85,8 +85,8 @@ class SearchFlags(Flags):
     """The settings of a search as flags; Settings checks them."""
 
     command: ClassVar[Command] = Command(
-        script="tune/run.py", does="tune.study:run", early="nothing was written",
-        about="Search for the best small Transformer that a fixed number of device-hours can buy.",
+        script="tune/run.py", entry_point="tune.study:run", on_interrupt="nothing was written",
+        description="Search for the best small Transformer that a fixed number of device-hours can buy.",
         groups={
             "a training loop of your own": ("train", *LOOP_ONLY_SETTINGS),
             "families of models, refused with --train": ("families", "fix", *FAMILY_ONLY_SETTINGS),
@@ -98,8 +98,8 @@ class SearchFlags(Flags):
     families: Mapping[str, float] = flag_field(  # shares of the cap that add up to 1
         "what to search and each share of the cap in per cent; what one leaves over goes to the other "
         "(default: half each)",
-        default_factory=lambda: {name: 1 / len(FAMILIES) for name in FAMILIES}, form="NAME[=SHARE],...",
-        parse=parse_families, show=families_text,
+        default_factory=lambda: {name: 1 / len(FAMILIES) for name in FAMILIES}, metavar="NAME[=SHARE],...",
+        parse=parse_families, format=families_text,
     )  # fmt: skip
     load: Path | None = flag_field(
         "a Python file of yours that registers families; it is executed, so type it again with --resume",
@@ -108,45 +108,47 @@ class SearchFlags(Flags):
     train: str | Path | Callable[[dict[str, Any]], object] | None = flag_field(
         "a training loop of yours in place of the families: a script, or a function that takes a configuration; it "
         "runs in its folder; type it again with --resume",
-        default=None, form="FILE[:FUNCTION]", parse=parse_train, show=train_text, on_resume=True,
+        default=None, metavar="FILE[:FUNCTION]", parse=parse_train, format=train_text, on_resume=True,
     )  # fmt: skip
     space: Mapping[str, Dimension] = flag_field(
         "a TOML file of what varies, with lines such as width = [64, 128] and rate = { low = 1e-4, high = 1e-2, "
         "log = true }: for --train all dimensions, for families the same as --range",
-        default_factory=dict, form="FILE", parse=parse_space, show=space_text,
+        default_factory=dict, metavar="FILE", parse=parse_space, format=space_text,
     )  # fmt: skip
     range: Mapping[str, Dimension] = flag_field(
         "other values for a dimension, such as d_model=64..256 or layers=2,4,6; may be typed several times",
-        default_factory=dict, form="NAME=LOW..HIGH|VALUE,...", parse=parse_range, show=range_text, repeats=True,
+        default_factory=dict, metavar="NAME=LOW..HIGH|VALUE,...", parse=parse_range, format=range_text, repeats=True,
     )  # fmt: skip
     at_most: int | None = flag_field(
         "the size of the largest model to try, such as parameters=5M",
-        default=None, form="parameters=N", parse=parse_at_most, show=at_most_text,
+        default=None, metavar="parameters=N", parse=parse_at_most, format=at_most_text,
     )  # fmt: skip
     first: tuple[Mapping[str, Value], ...] = flag_field(
         "a configuration to try before all others, such as d_model=128,layers=4; dimensions that it does not name "
         "are the default's; may be typed several times",
-        default=(), form="NAME=VALUE,...", parse=parse_first, show=first_text, repeats=True,
+        default=(), metavar="NAME=VALUE,...", parse=parse_first, format=first_text, repeats=True,
     )  # fmt: skip
-    metric: str | None = flag_field("the reported number to minimize", default=None, form="NAME")
-    maximize: str | None = flag_field("the reported number to maximize, instead of --metric", default=None, form="NAME")
+    metric: str | None = flag_field("the reported number to minimize", default=None, metavar="NAME")
+    maximize: str | None = flag_field(
+        "the reported number to maximize, instead of --metric", default=None, metavar="NAME"
+    )
     life: int | None = flag_field(
         "the steps of a whole training (default: it has no end, and goes on for as long as it is given)",
-        default=None, form="STEPS", parse=parse_life,
+        default=None, metavar="STEPS", parse=parse_life,
     )  # fmt: skip
     fix: Mapping[str, Value] = flag_field(
         "hold dimensions at one of their values, such as heads=4,dropout=0.1",
-        default_factory=dict, form="NAME=VALUE,...", parse=parse_fix, show=fix_text,
+        default_factory=dict, metavar="NAME=VALUE,...", parse=parse_fix, format=fix_text,
     )  # fmt: skip
     vary: tuple[str, ...] = flag_field(
         "search these parts of the recipe too, from a quarter to four times their value: "
         f"{', '.join(VARIABLE_RECIPE_FIELDS)} (context: nanogpt only)",
-        default=(), form="NAME,...", parse=parse_vary, show=",".join,
+        default=(), metavar="NAME,...", parse=parse_vary, format=",".join,
     )  # fmt: skip
     set: Mapping[str, float | str] = flag_field(
         "parts of the recipe that are not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
         f"there are {SET_NAMES}; --plan shows their values, and why",
-        default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
+        default_factory=dict, metavar="NAME=VALUE,...", parse=parse_set, format=set_text,
     )  # fmt: skip
     devices: int | None = flag_field(
         "GPUs to use, or CPU cores where torch sees no GPU; with --resume it may be another number (default: all "
@@ -156,14 +158,14 @@ class SearchFlags(Flags):
     trials_per_gpu: int | str = flag_field(
         "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores "
         "allow where CUDA's MPS runs, else one",
-        default=1, form="N|auto", parse=parse_sharing,
+        default=1, metavar="N|auto", parse=parse_sharing,
     )  # fmt: skip
     cores_per_trial: int = flag_field(
         "CPU cores of each trial where torch sees no GPU, all of them charged", default=1, **NUMBER_OF
     )
     address: str | None = flag_field(
         "the Ray cluster to run on, as `ray start --head` printed it (default: a Ray of its own on this machine)",
-        default=None, form="HOST:PORT", stored=False, on_resume=True,
+        default=None, metavar="HOST:PORT", stored=False, on_resume=True,
     )  # fmt: skip
     oversubscribe: bool = flag_field(
         "allow more CPU cores than there are, more GPUs with --plan, and more trials on a GPU than CPU cores for it "
@@ -182,7 +184,7 @@ class SearchFlags(Flags):
     stop_below_gain: float | None = flag_field(  # nats a device-hour
         "hand devices back when another device-hour is expected to lower the best loss by less than so many nats, "
         "such as 0.002/h (may change with --resume; default: the cap is spent)",
-        default=None, form="NATS/h", parse=parse_gain, show=gain_text, on_resume=True,
+        default=None, metavar="NATS/h", parse=parse_gain, format=gain_text, on_resume=True,
     )  # fmt: skip
     seed: int = flag_field("of all random choices", default=0, **NUMBER_OF)
     confirm: int = flag_field(
@@ -207,12 +209,12 @@ class SearchFlags(Flags):
     learn_from: tuple[Path, ...] = flag_field(
         "earlier searches, whose speeds, costs, memory, losses and winners count from the beginning, as far as they "
         "hold here",
-        default=(), form="FOLDER,...", parse=parse_paths, show=paths_text,
+        default=(), metavar="FOLDER,...", parse=parse_paths, format=paths_text,
     )  # fmt: skip
     memory_limit: int | None = flag_field(  # bytes
         f"memory that a trial may take beyond what its process holds anyway: {MEMORY_FORMS}; what will not fit is "
         "not launched (default: no limit on a CPU, all there is on a GPU)",
-        default=None, form="SIZE", parse=parse_bytes, show=bytes_text,
+        default=None, metavar="SIZE", parse=parse_bytes, format=bytes_text,
     )  # fmt: skip
     report_every: float = flag_field(
         "training time between two reports; a --train loop reports itself", default=5.0, **TIME
@@ -236,11 +238,11 @@ class SearchFlags(Flags):
     mirror: Path | None = flag_field(
         "a folder on a disk that outlives this machine: the study is copied there every minute, and --resume begins "
         "with the copy if the study's own folder is gone (may change with --resume)",
-        default=None, form="FOLDER", parse=parse_path, on_resume=True,
+        default=None, metavar="FOLDER", parse=parse_path, on_resume=True,
     )  # fmt: skip
     price_per_hour: float | None = flag_field(
         "what a device-hour costs, in any currency: money is told beside device-hours (may change with --resume)",
-        default=None, form="PRICE", parse=parse_price, on_resume=True,
+        default=None, metavar="PRICE", parse=parse_price, on_resume=True,
     )  # fmt: skip
     skip_bad_lines: bool = flag_field("leave out lines of pairs without a tab, or with an empty side", default=False)
     plan: bool = flag_field(

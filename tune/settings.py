@@ -141,7 +141,7 @@ class Settings(SearchFlags):
         for name in ("families", "fix", "set", "stop_below_gain", "price_per_hour"):
             if (value := getattr(self, name)) not in (None, {}):
                 each = self.__dataclass_fields__[name]
-                object.__setattr__(self, name, parse_setting(each, flag_of(each).show(value)))
+                object.__setattr__(self, name, parse_setting(each, flag_of(each).format(value)))
         self._check_own()
         shares = families_text(self.families)
         if not all(0 < share <= 1 for share in self.families.values()):
@@ -381,7 +381,7 @@ class Settings(SearchFlags):
     def stored(self) -> dict[str, str | bool]:
         """Return what study.json keeps: each setting as a user types it; those not set are left out."""
         return {
-            each.name: value if isinstance(value, bool) else flag_of(each).show(value)
+            each.name: value if isinstance(value, bool) else flag_of(each).format(value)
             for each in fields(self)
             if flag_of(each).stored and (value := getattr(self, each.name)) not in (None, {}, ())
         }

@@ -1,5 +1,5 @@
-"""Tables of text, as printed on a screen, and the forms in which any command writes them for a report: Markdown, LaTeX,
-CSV. Standard library only.
+"""Tables of text, as printed on a screen, and the formats in which any command writes them for a report: Markdown,
+LaTeX, CSV. Standard library only.
 """
 
 import csv
@@ -139,12 +139,12 @@ def to_csv(table: Table) -> str:
     return written.getvalue().rstrip("\n")
 
 
-FORMS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "csv": to_csv}
+TABLE_FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "csv": to_csv}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFlags(Flags):
-    """Flags for the form in which a command writes its tables; without one, as printed on a screen."""
+    """Flags for the format in which a command writes its tables; without one, as printed on a screen."""
 
     markdown: bool = flag_field("the tables in Markdown", default=False, stored=False, on_resume=True)
     latex: bool = flag_field("the tables in LaTeX", default=False, stored=False, on_resume=True)
@@ -152,19 +152,19 @@ class TableFlags(Flags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        asked = [name for name in ("json", *FORMS) if getattr(self, name, False)]
+        asked = [name for name in ("json", *TABLE_FORMATS) if getattr(self, name, False)]
         if len(asked) > 1:
-            raise invalid(asked[0], f"beside --{asked[1]}: a table has one form: write one of the two")
+            raise invalid(asked[0], f"beside --{asked[1]}: a table has one format: write one of the two")
 
     @property
-    def form(self) -> str | None:
-        """Return the form that is asked for; None: as printed on a screen."""
-        return next((name for name in FORMS if getattr(self, name)), None)
+    def format(self) -> str | None:
+        """Return the format that is asked for; None: as printed on a screen."""
+        return next((name for name in TABLE_FORMATS if getattr(self, name)), None)
 
     def render(self, tables: Iterable[Table]) -> str:
-        """Return all tables in the form that is asked for; a single table in CSV has no line with its title."""
-        assert self.form is not None, "on a screen a table is drawn"
+        """Return all tables in the format that is asked for; a single table in CSV has no line with its title."""
+        assert self.format is not None, "on a screen a table is drawn"
         made = list(tables)
         if self.csv and len(made) == 1:
             made = [replace(made[0], title="")]
-        return "\n\n".join(map(FORMS[self.form], made))
+        return "\n\n".join(map(TABLE_FORMATS[self.format], made))

@@ -48,7 +48,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def do(kind: type[Flags], words: Sequence[str]) -> None:
     """What an entry does with these flags, in this process; its UserError is raised."""
-    pkgutil.resolve_name(kind.command.does)(parse(kind, words))
+    pkgutil.resolve_name(kind.command.entry_point)(parse(kind, words))
 
 
 @contextmanager

@@ -80,8 +80,8 @@ def test_a_strangers_names_are_data_and_steer_no_terminal(write: Callable[..., W
     study.trial("t1\x1b[2J", state="failed", reason="\x1b[31m", precision="\x1b[5m")
     study.trial("t2'; DROP TABLE trials; --", family="[/red]nanogpt[red]")
     study.report("t2'; DROP TABLE trials; --", 2.0, checkpoint="../../../etc/passwd")
-    for form in ((), ("--json",), ("--csv",), ("--markdown",)):
-        text = printed(RankSettings, study.folder, *form)
+    for flag in ((), ("--json",), ("--csv",), ("--markdown",)):
+        text = printed(RankSettings, study.folder, *flag)
         assert "DROP TABLE" in text
         assert not set(text) & {"\x1b", "\x07"}
     assert study.journal.rows("SELECT COUNT(*) FROM trials")[0][0] == 2
@@ -134,7 +134,7 @@ def test_a_long_section_is_cut_and_says_so(six: Written, printed: Printed) -> No
         assert ("and 1 more (--top 0 shows all)" in printed(RankSettings, six.folder, "--top", top)) == said
 
 
-FORMS = {"--markdown": r"\|( --- \|)+", "--latex": r"\\begin\{tabular\}"}
+FORMATS = {"--markdown": r"\|( --- \|)+", "--latex": r"\\begin\{tabular\}"}
 
 
 def test_every_command_prints_its_tables_in_the_form_that_is_asked_for(
@@ -147,9 +147,9 @@ def test_every_command_prints_its_tables_in_the_form_that_is_asked_for(
         (RankSettings, [searched.folder, "--stability", "0.5"], "--latex"),
         (PlotSettings, ["compare", six.folder, searched.folder], "--latex"),
     ]  # fmt: skip
-    for kind, words, form in asked:
-        lines = printed(kind, *words, form).splitlines()
-        assert any(re.match(FORMS[form], line) for line in lines), (kind, form)
+    for kind, words, flag in asked:
+        lines = printed(kind, *words, flag).splitlines()
+        assert any(re.match(FORMATS[flag], line) for line in lines), (kind, flag)
 
 
 def test_a_table_of_a_users_own_is_checked_as_the_published_are(
@@ -189,7 +189,7 @@ def test_a_table_that_cannot_be_looked_for_is_one_line() -> None:
 
 NO_FLAGS = (
     *(f"six {words}" for words in ("--family none", "--top -1", "--where 1", "--json --csv")),
-    *(f"six --top 1 {form}" for form in ("--json", "--csv", "--markdown", "--latex")),
+    *(f"six --top 1 {flag}" for flag in ("--json", "--csv", "--markdown", "--latex")),
     *(
         "six --stability 0",
         "six --stability 1",
@@ -218,10 +218,10 @@ def test_a_picture_that_is_of_no_family_takes_none(six: Written, what: str) -> N
         do(PlotSettings, [what, str(six.folder), *[str(six.folder)] * (what == "compare"), "--family", "nanogpt"])
 
 
-@pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
-def test_a_comparison_in_a_form_is_printed_and_takes_no_folder(form: str) -> None:
-    with one_line(f"^--out: 'here' beside --{form}, which .*: leave it out"):
-        do(PlotSettings, ["compare", "one", "other", f"--{form}", "--out", "here"])
+@pytest.mark.parametrize("flag", ["csv", "markdown", "latex"])
+def test_a_comparison_in_a_format_is_printed_and_takes_no_folder(flag: str) -> None:
+    with one_line(f"^--out: 'here' beside --{flag}, which .*: leave it out"):
+        do(PlotSettings, ["compare", "one", "other", f"--{flag}", "--out", "here"])
 
 
 def test_spend_adds_up_and_tells_what_the_records_took(six: Written, printed: Printed) -> None:

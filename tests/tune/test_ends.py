@@ -114,7 +114,7 @@ def read(end: Connection) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Says(Flags):
-    command = Command(script="tune/run.py", about="", does="tests.tune.test_ends:says")
+    command = Command(script="tune/run.py", description="", entry_point="tests.tune.test_ends:says")
 
 
 def says(settings: Flags) -> int:

@@ -1,4 +1,4 @@
-"""A table in each form can be read back, and LaTeX has no sign that it would read as its own."""
+"""A table in each format can be read back, and LaTeX has no sign that it would read as its own."""
 
 import csv
 import re
@@ -70,7 +70,7 @@ def test_latex_has_as_many_cells_as_columns_and_no_sign_of_its_own() -> None:
 
 
 def test_one_form_at_a_time() -> None:
-    assert TableFlags().form is None and TableFlags(latex=True).form == "latex"
+    assert TableFlags().format is None and TableFlags(latex=True).format == "latex"
     with pytest.raises(UserError, match=r"^--markdown: beside --csv: "):
         TableFlags(markdown=True, csv=True)
 

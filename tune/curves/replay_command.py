@@ -256,7 +256,7 @@ def run(settings: ReplaySettings) -> int:
     shown = report(rows)
     if settings.json:
         print(json.dumps(rows, indent=1))
-    elif settings.form:
+    elif settings.format:
         print(settings.render(shown))
     else:
         print("\n\n".join("\n".join(screen_lines(each, screen_width(sys.maxsize))) for each in shown))

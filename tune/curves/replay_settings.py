@@ -83,23 +83,26 @@ class ReplaySettings(TableFlags):
     are seconds. UserError: one is of our own scheduler, which is not among those to compare."""
 
     command: ClassVar[Command] = Command(
-        script="tune/replay.py", does="tune.curves.replay_command:run",
-        about="The search's own scheduler, ration, and its baselines, on recorded learning curves, in virtual time.",
+        script="tune/replay.py", entry_point="tune.curves.replay_command:run",
+        description=(
+            "The search's own scheduler, ration, and its baselines, on recorded learning curves, in virtual time."
+        ),
     )  # fmt: skip
     tables: tuple[Path, ...] = flag_field(
         "recorded curves (.jsonl), or a published table's name",
-        form="TABLE", places="+", parse=Path,
+        metavar="TABLE", nargs="+", parse=Path,
     )  # fmt: skip
     budget: tuple[Amount, ...] = flag_field(
-        "caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=parse_each(_budget)
+        "caps: device time, or shares of what all curves cost", metavar="8h|5%,10%", parse=parse_each(_budget)
     )
     workers: tuple[int, ...] = flag_field(
         "slots, as --devices of a search",
-        default=(1,), form="1,2,4,8", parse=parse_each(lambda text: _whole(text, MOST_WORKERS)), show=lambda _: "1",
+        default=(1,), metavar="1,2,4,8", parse=parse_each(lambda text: _whole(text, MOST_WORKERS)),
+        format=lambda _: "1",
     )  # fmt: skip
     deadline: Amount | None = flag_field(
         "wall clock: a time, or a multiple of cap / workers (default: none)",
-        default=None, form="3h|2x", parse=_deadline,
+        default=None, metavar="3h|2x", parse=_deadline,
     )  # fmt: skip
     patient: bool = flag_field(
         "let ration use few slots for long (default: it ends in about twice cap / workers, or cap / workers and one "
@@ -107,14 +110,15 @@ class ReplaySettings(TableFlags):
         default=False,
     )
     seeds: int = flag_field(
-        "searches a cell, each in its own order", default=100, form="N", parse=lambda text: _whole(text, MOST_SEEDS)
+        "searches a cell, each in its own order", default=100, metavar="N", parse=lambda text: _whole(text, MOST_SEEDS)
     )
     schedulers: tuple[str, ...] = flag_field(
         "what to compare; ration is the search's own",
-        default=SCHEDULERS, form=",".join(SCHEDULERS), choices=SCHEDULERS, parse=parse_each(str), show=lambda _: "all",
+        default=SCHEDULERS, metavar=",".join(SCHEDULERS), choices=SCHEDULERS, parse=parse_each(str),
+        format=lambda _: "all",
     )  # fmt: skip
     ablations: tuple[str, ...] = flag_field(
-        "also ration without these ideas, one at a time", default=(), form=f"{ALL}|IDEA,...", parse=parse_each(str)
+        "also ration without these ideas, one at a time", default=(), metavar=f"{ALL}|IDEA,...", parse=parse_each(str)
     )
     suggest: str = flag_field(
         "how configurations are chosen, for all schedulers alike; order: in a seeded order; prior: as a search does, "
@@ -124,24 +128,28 @@ class ReplaySettings(TableFlags):
     learn_from: Path | None = flag_field(
         "a table of other trainings of the same family: ration is told what a search there found, with as much cap and "
         "as many slots, as --learn-from of a search tells it; with --suggest prior",
-        default=None, form="TABLE", parse=Path,
+        default=None, metavar="TABLE", parse=Path,
     )  # fmt: skip
     memory_limit: float = flag_field(
         "configurations that need more run out of memory",
-        default=math.inf, form="8GB", parse=parse_bytes, show=lambda _: "none",
+        default=math.inf, metavar="8GB", parse=parse_bytes, format=lambda _: "none",
     )  # fmt: skip
     diverge: float = flag_field(
         "this share of the configurations turns NaN at a random report",
-        default=0.0, form="0.25", parse=_diverge, show=lambda _: "0",
+        default=0.0, metavar="0.25", parse=_diverge, format=lambda _: "0",
     )  # fmt: skip
     start_up: float = flag_field(
-        "device time before a slot trains", default=5.0, form="5s", parse=parse_duration, show=duration_text
+        "device time before a slot trains", default=5.0, metavar="5s", parse=parse_duration, format=duration_text
     )
     thaw: float = flag_field(
-        "device time to put another trial on a slot", default=1.0, form="1s", parse=parse_duration, show=duration_text
+        "device time to put another trial on a slot",
+        default=1.0,
+        metavar="1s",
+        parse=parse_duration,
+        format=duration_text,
     )
     rows: Path | None = flag_field(
-        "keep rows in this file, one a line; what it has is not played again", default=None, form="FILE", parse=Path
+        "keep rows in this file, one a line; what it has is not played again", default=None, metavar="FILE", parse=Path
     )
     json: bool = flag_field("rows as JSON", default=False)
 

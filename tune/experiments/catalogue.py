@@ -117,7 +117,7 @@ def run(settings: ExperimentSettings) -> int:
         print(*list_lines(EXPERIMENTS.values()), sep="\n")
     elif settings.tables:
         tables = of_study(settings.tables)
-        print(settings.render(tables) if settings.form else "\n".join(lines_of(tables)))
+        print(settings.render(tables) if settings.format else "\n".join(lines_of(tables)))
     elif settings.plan:
         experiment = EXPERIMENTS[settings.name]
         print(*(plan_lines if experiment.work else plan_list)(experiment, settings), sep="\n")

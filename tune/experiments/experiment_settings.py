@@ -23,7 +23,7 @@ from tune.flags import (
 from tune.recipe import parse_set, set_text
 from tune.search_flags import CORPUS, HUB_PAIRS, HUB_TEXT, SET_NAMES
 from tune.settings import Settings
-from tune.table_text import FORMS, TableFlags
+from tune.table_text import TABLE_FORMATS, TableFlags
 from tune.units import MEMORY_FORMS, bytes_text, parse_bytes
 
 EXPERIMENTS = {
@@ -42,27 +42,27 @@ class ExperimentSettings(TableFlags, Settings):
     """The search's settings, with one family, and which experiment it is."""
 
     command: ClassVar[Command] = Command(
-        script="tune/experiment.py", does="tune.experiments.catalogue:run", early="nothing was written",
-        about="Repeat an experiment of the published reports, under a cap of device-hours.",
+        script="tune/experiment.py", entry_point="tune.experiments.catalogue:run", on_interrupt="nothing was written",
+        description="Repeat an experiment of the published reports, under a cap of device-hours.",
         flags=(
             *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "cores_per_trial"),
             *("oversubscribe", "memory_limit", "seed", "out", "translation_corpus", "text_corpus", "own_corpus"),
-            *("skip_bad_lines", "plan", "resume", "of", "load", "tables", *FORMS),
+            *("skip_bad_lines", "plan", "resume", "of", "load", "tables", *TABLE_FORMATS),
         ),
     )  # fmt: skip
     name: str = flag_field(
-        f"of {', '.join(EXPERIMENTS)}", default="", form="NAME", places="?", stored=False, on_resume=True
+        f"of {', '.join(EXPERIMENTS)}", default="", metavar="NAME", nargs="?", stored=False, on_resume=True
     )
     list: bool = flag_field(
         "list the experiments, each with its smallest and largest useful budget here", default=False, stored=False
     )
     families: Mapping[str, float] = flag_field(
         "the model, or one of yours that --load registers (default: the experiment's own)",
-        form="translation|nanogpt|NAME", parse=parse_families, show=families_text,
+        metavar="translation|nanogpt|NAME", parse=parse_families, format=families_text,
     )  # fmt: skip
     set: Mapping[str, float | str] = flag_field(
         f"parts of the family's recipe to change, such as context=256; there are {SET_NAMES}",
-        default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
+        default_factory=dict, metavar="NAME=VALUE,...", parse=parse_set, format=set_text,
     )  # fmt: skip
     translation_corpus: Path | str | None = flag_field(
         f"as of a search (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)", default=None, **CORPUS
@@ -72,27 +72,27 @@ class ExperimentSettings(TableFlags, Settings):
     )
     memory_limit: int | None = flag_field(  # bytes
         f"memory that a training may take, of lists, batch_size (default on a CPU: 2GB) and estimates: {MEMORY_FORMS}",
-        default=None, form="SIZE", parse=parse_bytes, show=bytes_text,
+        default=None, metavar="SIZE", parse=parse_bytes, format=bytes_text,
     )  # fmt: skip
     plan: bool = flag_field(
         "print what the experiment would do and cost, and end: nothing is spent, no study written", default=False,
         stored=False, on_resume=True,
     )  # fmt: skip
     scale: float = flag_field(
-        "train for this share of the full length, such as 0.01", default=1.0, form="SHARE", parse=float
+        "train for this share of the full length, such as 0.01", default=1.0, metavar="SHARE", parse=float
     )
-    seeds: int = flag_field("trainings of each configuration, with a seed each", default=1, form="N", parse=int)
+    seeds: int = flag_field("trainings of each configuration, with a seed each", default=1, metavar="N", parse=int)
     of: Path | None = flag_field(
         "of scaling: a search's study, for its winner's family, configuration, text and seed; of several families "
         "the one with the largest share, or the one that --families names",
-        default=None, form="FOLDER", parse=parse_path,
+        default=None, metavar="FOLDER", parse=parse_path,
     )  # fmt: skip
     tables: Path | None = flag_field(
         "print the tables of a study of an experiment again, and measure nothing",
-        default=None, form="FOLDER", parse=parse_path, stored=False,
+        default=None, metavar="FOLDER", parse=parse_path, stored=False,
     )  # fmt: skip
     recipe: Mapping[str, float | str] = flag_field(  # --of's winner's, where it differs from the family's; has no flag
-        "", default_factory=dict, parse=parse_set, show=set_text
+        "", default_factory=dict, parse=parse_set, format=set_text
     )
 
     def __post_init__(self) -> None:
@@ -104,22 +104,22 @@ class ExperimentSettings(TableFlags, Settings):
             raise invalid("scale", f"'{self.scale}' is out of range: write a share above 0 and at most 1")
         if self.seeds < 1:
             raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
-        if self.form and not self.tables:
-            raise invalid(self.form, "works only with --tables FOLDER")
+        if self.format and not self.tables:
+            raise invalid(self.format, "works only with --tables FOLDER")
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
         """As in Settings; with --of, the winner that is meant is read first."""
-        forms: dict[str, Any] = {form: True for form in FORMS if form in typed}
+        formats: dict[str, Any] = {name: True for name in TABLE_FORMATS if name in typed}
         if "list" in typed:
-            return cls(budget=1.0, families={"nanogpt": 1.0}, list=True, **forms)
+            return cls(budget=1.0, families={"nanogpt": 1.0}, list=True, **formats)
         if "tables" in typed:
-            for each in (each for each in typed if each not in ("tables", *FORMS)):
+            for each in (each for each in typed if each not in ("tables", *TABLE_FORMATS)):
                 flag = f"{each.upper()}:" if each == "name" else f"{flag_name(each)}:"
                 raise UserError(f"{flag} {typed[each]!r} is not for --tables, which measures nothing: leave it out")
             with under_flag("tables"):
                 tables = parse_path(typed["tables"])
-            return cls(budget=1.0, families={"nanogpt": 1.0}, tables=tables, **forms)
+            return cls(budget=1.0, families={"nanogpt": 1.0}, tables=tables, **formats)
         name = typed.get("name", "")
         if {"plan", "resume"} <= typed.keys():
             raise invalid("plan", "an experiment that has begun has no plan: leave --plan or --resume out")
