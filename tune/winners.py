@@ -23,7 +23,7 @@ from model.inference import SAMPLE_TOKENS, Sample, samples
 from model.nn.translator import Translator
 from model.training.checkpoint import exported_config, load_model
 from model.training.evaluation import CHUNK, SENTENCES, Score, chunk_count, evaluate, score, translate_in_chunks
-from model.training.time_budget import MARGIN, Lease
+from model.training.time_budget import MARGIN, PhaseTimer
 from tune.errors import UserError
 from tune.loop import output_of
 from tune.own_space import LOOP
@@ -257,20 +257,21 @@ def write_samples(
         if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0) + OPENING_SECONDS[device]:
             continue
         with Hold(accounting, winner.trial, DECODING, devices=1, seconds=seconds) if charged else nullcontext() as hold:
-            lease = Lease(seconds, accounting.clock)
+            timer = PhaseTimer(seconds, accounting.clock)
             folder = accounting.journal.folder / f"best-{family}"
             model, tokenizer = load_model(folder, device)
             if winner.test_perplexity is None and charged:
-                query = "SELECT valid_seconds / valid_tokens AS pace FROM reports WHERE report = ?"
+                query = "SELECT valid_seconds / valid_tokens AS each FROM reports WHERE report = ?"
                 (known,) = accounting.journal.rows(query, winner.report)
-                pace = known["pace"] and known["pace"] * max(1.0, accounting.ledger.share)  # it had a trial's cores
-                tested = on_test_split(model, exported_config(folder), data[family], lease, device, pace)
+                # it had a trial's cores
+                token_seconds = known["each"] and known["each"] * max(1.0, accounting.ledger.share)
+                tested = on_test_split(model, exported_config(folder), data[family], timer, device, token_seconds)
                 tested = tested and replace(tested, seconds=0.0)  # charged to none of its trial's leases
                 accounting.journal.update("reports", winner.report, split_row("test", tested))
-            written = samples(model, tokenizer, data[family], MOST, make_lease_check(lease))
-            taken, price = take_while_affordable(written, lease, price, MOST)
+            written = samples(model, tokenizer, data[family], MOST, make_time_check(timer))
+            taken, price = take_while_affordable(written, timer, price, MOST)
             kept[family] = max(kept.get(family, []), taken, key=len)
-            score_of_all = scored(model, tokenizer, data[family], lease, price)
+            score_of_all = scored(model, tokenizer, data[family], timer, price)
             if hold is not None:
                 hold.charge("evaluation")
         if score_of_all is not None:
@@ -280,57 +281,57 @@ def write_samples(
 
 
 def on_test_split(
-    model: nn.Module, config: Config, data: Data, lease: Lease, device: str, pace: float | None
+    model: nn.Module, config: Config, data: Data, timer: PhaseTimer, device: str, token_seconds: float | None
 ) -> Evaluation | None:
-    """Return the evaluation of the test split; None where the lease does not pay for all of it. pace: seconds a token
-    of another split, if known."""
+    """Return the evaluation of the test split; None where the lease does not pay for all of it. token_seconds: a token
+    of another split took so many, if known."""
     tokens = FAMILIES[config.family].span(config, data, "test", None).tokens
-    if pace is None or lease.seconds_left() < MARGIN * pace * tokens:
+    if token_seconds is None or timer.seconds_left() < MARGIN * token_seconds * tokens:
         return None
-    ask = make_lease_check(lease)
+    ask = make_time_check(timer)
 
     def go_on() -> bool:
         ask()
         return True
 
     try:
-        return evaluate(model, config, data, "test", device=device, go_on=go_on, clock=lease.clock)
+        return evaluate(model, config, data, "test", device=device, go_on=go_on, clock=timer.clock)
     except TimeIsUp:
         return None
     finally:
         model.eval()
 
 
-def scored(model: nn.Module, tokenizer: Tokenizer, data: Data, lease: Lease, price: float) -> Score | None:
+def scored(model: nn.Module, tokenizer: Tokenizer, data: Data, timer: PhaseTimer, price: float) -> Score | None:
     """Return how well a model translates; None where it is no translator, or the lease does not pay for all sentences.
 
     price: device-seconds of one sentence alone.
     """
     if not (isinstance(data, PairData) and isinstance(model, Translator)):
         return None
-    written = translate_in_chunks(model, tokenizer, data, data.test, SENTENCES, make_lease_check(lease))
-    found, _ = take_while_affordable(written, lease, CHUNK * price, chunk_count(data), whole=True)
+    written = translate_in_chunks(model, tokenizer, data, data.test, SENTENCES, make_time_check(timer))
+    found, _ = take_while_affordable(written, timer, CHUNK * price, chunk_count(data), whole=True)
     return score([pair for chunk in found for pair in chunk]) if found and len(found) == chunk_count(data) else None
 
 
-def make_lease_check(lease: Lease) -> Callable[[], None]:
+def make_time_check(timer: PhaseTimer) -> Callable[[], None]:
     """Return a function to call before each step of decoding, which raises TimeIsUp where another step as long as the
     longest so far might not fit."""
-    before = lease.clock()
+    before = timer.clock()
 
     def ask() -> None:
         nonlocal before
-        now = lease.clock()
-        lease.observe("step", now - before)
+        now = timer.clock()
+        timer.observe("step", now - before)
         before = now
-        if lease.seconds_left() <= MARGIN * lease.expected("step", 0.0):
+        if timer.seconds_left() <= MARGIN * timer.expected("step", 0.0):
             raise TimeIsUp
 
     return ask
 
 
 def take_while_affordable(
-    written: Iterator[Item], lease: Lease, price: float, most: int, *, whole: bool = False
+    written: Iterator[Item], timer: PhaseTimer, price: float, most: int, *, whole: bool = False
 ) -> tuple[list[Item], float]:
     """Return at most so many items, as long as another is expected to fit, and the seconds that the last one took.
 
@@ -339,12 +340,12 @@ def take_while_affordable(
     items: list[Item] = []
     while len(items) < most:
         ahead = most - len(items) if whole and items else 1
-        if lease.seconds_left() <= MARGIN * price * ahead:
+        if timer.seconds_left() <= MARGIN * price * ahead:
             break
-        began = lease.clock()
+        began = timer.clock()
         try:
             items.append(next(written))
         except (TimeIsUp, StopIteration):
             break
-        price = lease.clock() - began
+        price = timer.clock() - began
     return items, price

@@ -12,7 +12,7 @@ from model.config import Data
 from model.training.evaluation import evaluate
 from model.training.learner import Step
 from model.training.memory import give_back_freed, ran_out
-from model.training.time_budget import MARGIN, WARM, Forecast
+from model.training.time_budget import MARGIN, WARM, TimeBudget
 from tune.reports import EPOCHS_AS_NEW, WATCH_POINTS, WATCH_SHARE, Evaluation, LossTracker
 
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations in a final segment; the largest share of its time for them
@@ -90,19 +90,19 @@ class SegmentEvaluations:
     """
 
     def __init__(
-        self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int], recent: RecentSteps,
+        self, time_budget: TimeBudget, data: Data, tokens: int, sizes: Mapping[str, int], recent: RecentSteps,
         lowest: LossTracker,
     ):  # fmt: skip
-        self.forecast, self.data, self.tokens, self.sizes, self.recent = forecast, data, tokens, sizes, recent
-        self.segment, self.lease = forecast.segment, forecast.lease
-        self.learner, self.pace = forecast.learner, forecast.pace
+        self.time_budget, self.data, self.tokens, self.sizes, self.recent = time_budget, data, tokens, sizes, recent
+        self.segment, self.phase_timer = time_budget.segment, time_budget.phase_timer
+        self.learner, self.step_timer = time_budget.learner, time_budget.step_timer
         self.began = self.learner.steps
         self.listed_every = max(WARM, (self.segment.steps or 0) // LISTED_POINTS)
         self.listed = self.learner.steps // self.listed_every
         self.next_point, self.points = math.inf, CURVE_POINTS
         self.watching, self.lowest = bool(self.learner.best), lowest
         if self.watching:
-            forecast.looks = 2
+            time_budget.looks = 2
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
     def evaluate_if_due(self) -> dict[str, Evaluation | None]:
@@ -110,30 +110,30 @@ class SegmentEvaluations:
         learn how long they take, and which loss such a segment began with."""
         if self.segment.curve:
             before, self.listed = self.listed, self.learner.steps // self.listed_every
-            due = self.listed > before and not self.forecast.is_reached()
-            return self.evaluate_subset(after=self.forecast.closing_seconds()) if due else {}
+            due = self.listed > before and not self.time_budget.is_reached()
+            return self.evaluate_subset(after=self.time_budget.closing_seconds()) if due else {}
         if self.learner.steps < self.began + WARM or not (self._watches() or self.segment.final):
             return {}
         found: dict[str, Evaluation | None] = {}
-        known = "evaluation token" in self.lease.measured()
-        if self.lease.clock() >= self.next_point or not known:
-            found = self.evaluate_subset(after=self.forecast.closing_seconds(), both=self.watching)
+        known = "evaluation token" in self.phase_timer.measured()
+        if self.phase_timer.clock() >= self.next_point or not known:
+            found = self.evaluate_subset(after=self.time_budget.closing_seconds(), both=self.watching)
             self.points -= known
         elif self.next_point < math.inf:
             return found
-        cost = self.forecast.whole_seconds(self.forecast.evaluation_tokens)
-        interval = self.forecast.training_left() / max(1, self.points)
+        cost = self.time_budget.whole_seconds(self.time_budget.evaluation_tokens)
+        interval = self.time_budget.training_left() / max(1, self.points)
         if self.watching:
             at_most = self.segment.device_seconds / WATCH_POINTS
-            cost, interval = 2 * cost, min(at_most, WATCH_SHARE * self.pace.training_seconds)
-        self.next_point = self.lease.clock() + max(interval, cost / CURVE_SHARE)
+            cost, interval = 2 * cost, min(at_most, WATCH_SHARE * self.step_timer.training_seconds)
+        self.next_point = self.phase_timer.clock() + max(interval, cost / CURVE_SHARE)
         return found
 
     def _watches(self) -> bool:
         """Whether the text was seen so often that the loss may turn."""
         unseen = self.segment.watched and not self.watching
         if unseen and self.learner.tokens > EPOCHS_AS_NEW * self.data.training_tokens:
-            self.watching, self.forecast.looks, self.next_point = True, 2, self.lease.clock()
+            self.watching, self.time_budget.looks, self.next_point = True, 2, self.phase_timer.clock()
         return self.watching
 
     def evaluate_subset(self, after: float = 0.0, *, both: bool = True) -> dict[str, Evaluation | None]:
@@ -187,23 +187,24 @@ class SegmentEvaluations:
         if (split, tokens) in self.too_large:
             return None
         expected = (
-            self.forecast.whole_seconds(self.sizes[split])
+            self.time_budget.whole_seconds(self.sizes[split])
             if tokens is None
-            else MARGIN * self.forecast.evaluation_seconds(min(tokens, self.sizes.get(split, tokens)))
+            else MARGIN * self.time_budget.evaluation_seconds(min(tokens, self.sizes.get(split, tokens)))
         )
-        if self.lease.seconds_left() < expected + after:
+        if self.phase_timer.seconds_left() < expected + after:
             return None
-        before = self.lease.clock()
+        before = self.phase_timer.clock()
 
         def go_on() -> bool:
             nonlocal before
-            now = self.lease.clock()
-            self.lease.observe("evaluation batch", now - before)
+            now = self.phase_timer.clock()
+            self.phase_timer.observe("evaluation batch", now - before)
             before = now
-            return self.lease.seconds_left() >= MARGIN * self.lease.expected("evaluation batch", 0.0) + after
+            expected = self.phase_timer.expected("evaluation batch", 0.0)
+            return self.phase_timer.seconds_left() >= MARGIN * expected + after
 
         evaluation = None
-        with self.lease.charging("evaluation"):
+        with self.phase_timer.charging("evaluation"):
             try:
                 evaluation = evaluate(
                     self.learner.model,
@@ -213,7 +214,7 @@ class SegmentEvaluations:
                     tokens=tokens,
                     device=self.learner.device,
                     go_on=go_on,
-                    clock=self.lease.clock,
+                    clock=self.phase_timer.clock,
                 )
             except Exception as error:
                 if not ran_out(error):
@@ -223,5 +224,5 @@ class SegmentEvaluations:
             if (split, tokens) in self.too_large:
                 give_back_freed()
         if evaluation is not None:
-            self.forecast.learn_evaluation(evaluation)
+            self.time_budget.learn_evaluation(evaluation)
         return evaluation

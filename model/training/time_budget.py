@@ -46,7 +46,7 @@ HINT_SHARE = 1 / 6
 lease, where no step would fit otherwise: it may have been held up there, as by a machine that slept."""
 
 
-class Lease:
+class PhaseTimer:
     """Charges the clock to one phase at a time, so that the phases always add up to the time that passed."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]):
@@ -106,7 +106,7 @@ SETTLED, WARM = 20, 5  # steps after which a trial's step time, and so its rungs
 SETTLED_SECONDS = 1.0  # least duration of these steps: a neighbour's burst may last as long as twenty small ones
 
 
-class Pace:
+class StepTimer:
     """The training seconds of a life, and its step time, which the first steps settle for good."""
 
     def __init__(self, *, training_seconds: float = 0.0, settled: float | None = None, early: Iterable[float] = ()):
@@ -152,22 +152,22 @@ FIRST_SECONDS = 0.2
 
 
 @dataclass
-class Forecast:
+class TimeBudget:
     """What is left of a segment, in steps and seconds, at the longest durations seen so far; whole splits, which are
-    many batches, at the median pace.
+    many batches, at the median.
     """
 
     segment: Segment
-    lease: Lease
+    phase_timer: PhaseTimer
     learner: Learner
-    pace: Pace
+    step_timer: StepTimer
     evaluation_tokens: int
     whole_tokens: int
 
     def __post_init__(self) -> None:
         peak = self.segment.peak_flops
         self.flops = FIRST_SHARE * peak if peak else FIRST_FLOPS[self.learner.device.type]
-        self.paces: list[float] = []  # seconds a token, of each evaluation on this lease
+        self.token_seconds: list[float] = []  # seconds a token, of each evaluation on this lease
         self.closes_whole = self.segment.final and self.segment.whole and self._affords_whole()
         self.looks = 1 + self.segment.curve  # evaluations of a subset in the closing, each by weights and average
 
@@ -175,55 +175,55 @@ class Forecast:
         """Return the steps left in the segment; None where it has no number of steps, or not yet."""
         goal = self.segment.steps
         if self.segment.training_seconds is not None:
-            goal = self.pace.steps_in(self.segment.training_seconds)
+            goal = self.step_timer.steps_in(self.segment.training_seconds)
         return None if goal is None else max(0, goal - self.learner.steps)
 
     def is_reached(self) -> bool:
         """Whether the segment's steps are done, or its seconds while the step time is not settled."""
         steps, seconds = self.steps_left(), self.segment.training_seconds
-        return steps == 0 or (steps is None and seconds is not None and self.pace.training_seconds >= seconds)
+        return steps == 0 or (steps is None and seconds is not None and self.step_timer.training_seconds >= seconds)
 
     def step_fits(self) -> bool:
-        return self.lease.seconds_left() >= MARGIN * self.step_seconds() + self.closing_seconds()
+        return self.phase_timer.seconds_left() >= MARGIN * self.step_seconds() + self.closing_seconds()
 
     def seconds_for_steps(self) -> float:
         """Return the seconds until no further step fits, when a decay is to reach zero: by steps of this lease,
         as after an earlier one that was held up the rate would rise again with the first."""
-        step = self.lease.longest.get("step", self.pace.median() or 0.0)
-        return self.lease.seconds_left() - self.closing_seconds() - MARGIN * step
+        step = self.phase_timer.longest.get("step", self.step_timer.median() or 0.0)
+        return self.phase_timer.seconds_left() - self.closing_seconds() - MARGIN * step
 
     def training_left(self) -> float:
         """Return the most seconds of training that are left before the closing."""
-        left = self.lease.seconds_left() - self.closing_seconds()
-        steps, step_seconds = self.steps_left(), self.pace.median()
+        left = self.phase_timer.seconds_left() - self.closing_seconds()
+        steps, step_seconds = self.steps_left(), self.step_timer.median()
         if steps is not None and step_seconds is not None:
             left = min(left, steps * step_seconds)
         return max(0.0, left)
 
     def step_seconds(self) -> float:
         guess = FIRST_SECONDS + 6 * self.learner.parameters * self.learner.config.batch_tokens / self.flops
-        return self.lease.expected("step", guess)
+        return self.phase_timer.expected("step", guess)
 
     def evaluation_seconds(self, tokens: int) -> float:
         """Return the expected seconds of evaluating so many tokens, at a guess half of those of training on them."""
         guess = FIRST_SECONDS / self.evaluation_tokens + 2 * self.learner.parameters / self.flops
-        if self.pace.settled is not None:
-            guess = (self.pace.median() or 0.0) / 2 / self.learner.config.batch_tokens
-        return tokens * self.lease.expected("evaluation token", guess)
+        if self.step_timer.settled is not None:
+            guess = (self.step_timer.median() or 0.0) / 2 / self.learner.config.batch_tokens
+        return tokens * self.phase_timer.expected("evaluation token", guess)
 
     def learn_evaluation(self, evaluation: Evaluation) -> None:
         """Learn from an evaluation that was completed."""
-        self.paces.append(evaluation.seconds / evaluation.tokens)
-        self.lease.observe("evaluation token", self.paces[-1])
+        self.token_seconds.append(evaluation.seconds / evaluation.tokens)
+        self.phase_timer.observe("evaluation token", self.token_seconds[-1])
         self.closes_whole = self.closes_whole and self._affords_whole()
 
     def whole_seconds(self, tokens: int) -> float:
         """Return the expected seconds of evaluating whole splits with so many tokens together."""
-        return tokens * statistics.median(self.paces) if self.paces else self.evaluation_seconds(tokens)
+        return tokens * statistics.median(self.token_seconds) if self.token_seconds else self.evaluation_seconds(tokens)
 
     def checkpoint_seconds(self) -> float:
         written = CHECKPOINT_BYTES * self.learner.parameters
-        return self.lease.expected("checkpoint", FIRST_SECONDS + written / self.segment.disk_bytes)
+        return self.phase_timer.expected("checkpoint", FIRST_SECONDS + written / self.segment.disk_bytes)
 
     def closing_seconds(self) -> float:
         """Return the seconds to keep for what follows the last step: evaluations, by the average too, and

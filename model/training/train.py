@@ -16,7 +16,7 @@ from model.training.graph import make_learner
 from model.training.learner import MakeLearner
 from model.training.memory import PeakMemory
 from model.training.monitor import RecentSteps, SegmentEvaluations
-from model.training.time_budget import MARGIN, Decay, Forecast, Lease, Pace, Segment, warm_up
+from model.training.time_budget import MARGIN, Decay, PhaseTimer, Segment, StepTimer, TimeBudget, warm_up
 from tune.errors import UserError
 from tune.reports import Ended, Evaluation, LossTracker, Report
 
@@ -56,10 +56,10 @@ def train(
     checkpoint falls back to the newest sound one beside it, else to the beginning; another config is a UserError.
     `stop` is asked before each step: where it says yes, the segment ends with a checkpoint. `make` makes the learner.
     """
-    lease = Lease(segment.device_seconds, clock)
+    phase_timer = PhaseTimer(segment.device_seconds, clock)
     torch.set_num_threads(threads)
     place = torch.device(device)
-    return _Training(config, data, segment, lease, folder, checkpoint, evaluation_tokens, place, stop, make).run()
+    return _Training(config, data, segment, phase_timer, folder, checkpoint, evaluation_tokens, place, stop, make).run()
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Training:
     config: Config
     data: Data
     segment: Segment
-    lease: Lease
+    phase_timer: PhaseTimer
     folder: Path
     written: Path | None
     evaluation_tokens: int
@@ -78,28 +78,28 @@ class _Training:
     make: MakeLearner
 
     def __post_init__(self) -> None:
-        self.pace, self.decay, self.recent = Pace(), Decay(self.config.decay_share), RecentSteps()
+        self.step_timer, self.decay, self.recent = StepTimer(), Decay(self.config.decay_share), RecentSteps()
         self.lowest, self.stopped, self.saved_steps = LossTracker(), False, 0
         self.compile_settled: float | None = None  # the dropout rate for which it was decided
-        self.next_yield = self.lease.clock() + YIELD_SECONDS
-        self.next_save = self.lease.clock() + CHECKPOINT_SECONDS
+        self.next_yield = self.phase_timer.clock() + YIELD_SECONDS
+        self.next_save = self.phase_timer.clock() + CHECKPOINT_SECONDS
 
     def run(self) -> Generator[Report, None, None]:
         self._start()
-        while not self.forecast.is_reached() and self.forecast.step_fits():
+        while not self.time_budget.is_reached() and self.time_budget.step_fits():
             self.stopped = self.stop()
             if self.stopped:
                 break
             self._take_steps()
             point = self.looks.evaluate_if_due()
-            if self.lease.clock() >= self.next_yield or point:
+            if self.phase_timer.clock() >= self.next_yield or point:
                 self._read()
                 if self.recent.diverged or self.looks.lowest.has_turned:
                     break
                 self._keep_safe()
                 yield self._report(None, **point)
-                self.lease.enter("steps")
-                self.next_yield = self.lease.clock() + YIELD_SECONDS
+                self.phase_timer.enter("steps")
+                self.next_yield = self.phase_timer.clock() + YIELD_SECONDS
         yield self._close()
 
     def _start(self) -> None:
@@ -112,16 +112,16 @@ class _Training:
         sizes = {
             split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")
         }
-        self.forecast = Forecast(
-            self.segment, self.lease, self.learner, self.pace,
+        self.time_budget = TimeBudget(
+            self.segment, self.phase_timer, self.learner, self.step_timer,
             evaluation_tokens=min(self.evaluation_tokens, sizes["valid"]), whole_tokens=sum(sizes.values()),
         )  # fmt: skip
         self.looks = SegmentEvaluations(
-            self.forecast, self.data, self.evaluation_tokens, sizes, self.recent, self.lowest
+            self.time_budget, self.data, self.evaluation_tokens, sizes, self.recent, self.lowest
         )
-        if not self.forecast.step_fits():
-            self.lease.cap_hints(self.forecast.evaluation_tokens)
-        self.lease.enter("steps")
+        if not self.time_budget.step_fits():
+            self.phase_timer.cap_hints(self.time_budget.evaluation_tokens)
+        self.phase_timer.enter("steps")
 
     def _restore(self) -> None:
         if self.written is None:
@@ -133,10 +133,10 @@ class _Training:
             raise UserError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
         self.learner.restore(saved)
         self.saved_steps = self.learner.steps
-        self.pace = Pace(**saved.state["pace"])
+        self.step_timer = StepTimer(**saved.state["pace"])
         self.recent = RecentSteps(first_loss=saved.state["first_loss"])
         self.lowest = LossTracker(**saved.state.get("lowest", {}))  # an older checkpoint has none
-        self.lease.earlier = self.lease.hints = saved.state["measured"]
+        self.phase_timer.earlier = self.phase_timer.hints = saved.state["measured"]
         self.decay = Decay(self.config.decay_share, **saved.state["decay"])
 
     # Steps
@@ -145,22 +145,22 @@ class _Training:
         """Take a step; on a GPU, as many as are queued at once."""
         self._begin_decay_when_due()
         if self._compiles_now():
-            with self.lease.charging("compile"):
+            with self.phase_timer.charging("compile"):
                 with self.memory.excluding():  # it loads the compiler
                     self.learner.compile()
                 self._steps(1)
                 self.learner.synchronize()
             self.recent.forget_speed()
-            self.pace.recent.clear()
-            self.lease.longest.pop("step", None)
+            self.step_timer.recent.clear()
+            self.phase_timer.longest.pop("step", None)
             return
         count = self._count()
-        began = self.lease.clock()
+        began = self.phase_timer.clock()
         self._steps(count)
         self.learner.synchronize()
-        seconds = self.lease.clock() - began
-        self.lease.observe("step", seconds)
-        self.pace.add(seconds, count)
+        seconds = self.phase_timer.clock() - began
+        self.phase_timer.observe("step", seconds)
+        self.step_timer.add(seconds, count)
         self.recent.add_seconds(seconds)
 
     def _steps(self, count: int) -> None:
@@ -169,14 +169,14 @@ class _Training:
     def _compiles_now(self) -> bool:
         """Whether to compile now: decided once a segment, when the step time is known, and again where dropout
         begins."""
-        if self.compile_settled == self.learner.dropout or self.pace.settled is None:
+        if self.compile_settled == self.learner.dropout or self.step_timer.settled is None:
             return False
         self.compile_settled = self.learner.dropout
-        return self.learner.can_compile() and self.forecast.training_left() >= COMPILE_REPAYS[self.device.type]
+        return self.learner.can_compile() and self.time_budget.training_left() >= COMPILE_REPAYS[self.device.type]
 
     def _count(self) -> int:
-        step_seconds = self.pace.median()
-        if self.device.type == "cpu" or self.pace.settled is None or step_seconds is None:
+        step_seconds = self.step_timer.median()
+        if self.device.type == "cpu" or self.step_timer.settled is None or step_seconds is None:
             return 1
         count = max(1, int(QUEUED_SECONDS / max(step_seconds, 1e-6)))
         if self.segment.curve:
@@ -186,20 +186,20 @@ class _Training:
             count = min(
                 count, max(1, math.ceil(self.decay.left_before(self._training_done(), self._training_left()) / unit))
             )
-        steps = self.forecast.steps_left()
+        steps = self.time_budget.steps_left()
         return count if steps is None else min(count, steps)
 
     def _training_done(self) -> float:
         """Return the training so far, in the unit of `_training_left`."""
-        return self.pace.training_seconds if self.segment.steps is None else self.learner.steps
+        return self.step_timer.training_seconds if self.segment.steps is None else self.learner.steps
 
     def _training_left(self, later: int = 0) -> float:
         """Return the training left in a final segment after so many more steps: in steps where it has a number of them,
         else in seconds."""
-        steps = self.forecast.steps_left()
+        steps = self.time_budget.steps_left()
         if steps is not None:
             return steps - later
-        return self.forecast.seconds_for_steps() - later * (self.pace.median() or 0.0)
+        return self.time_budget.seconds_for_steps() - later * (self.step_timer.median() or 0.0)
 
     def _factor(self, later: int = 0) -> float:
         warm = warm_up(self.learner.steps + later, self.config.warm_up_steps)
@@ -208,7 +208,7 @@ class _Training:
     def _begin_decay_when_due(self) -> None:
         if self.segment.final and self.decay.is_due(self._training_done(), self._training_left()):
             if self.decay.fraction == 1.0:
-                self._save(checkpoints.BEFORE_DECAY, after=self.forecast.closing_seconds())
+                self._save(checkpoints.BEFORE_DECAY, after=self.time_budget.closing_seconds())
             self.decay.begin(self._training_left())
 
     def _read(self) -> None:
@@ -222,21 +222,21 @@ class _Training:
 
     def _keep_safe(self) -> None:
         """Write a checkpoint now and then in a long segment: a kill costs no more than what came after it."""
-        if self.lease.clock() >= self.next_save:
-            self._save(after=self.forecast.closing_seconds())
-            seconds = max(CHECKPOINT_SECONDS, self.forecast.checkpoint_seconds() / CHECKPOINT_SHARE)
-            self.next_save = self.lease.clock() + seconds
+        if self.phase_timer.clock() >= self.next_save:
+            self._save(after=self.time_budget.closing_seconds())
+            seconds = max(CHECKPOINT_SECONDS, self.time_budget.checkpoint_seconds() / CHECKPOINT_SHARE)
+            self.next_save = self.phase_timer.clock() + seconds
 
     def _save(self, name: str = "", after: float = 0.0) -> bool:
         """Write a checkpoint if it fits before what must follow; return whether it did."""
-        if self.lease.seconds_left() < MARGIN * self.forecast.checkpoint_seconds() + after:
+        if self.phase_timer.seconds_left() < MARGIN * self.time_budget.checkpoint_seconds() + after:
             return False
-        with self.lease.charging("checkpoint"):
-            began = self.lease.clock()
+        with self.phase_timer.charging("checkpoint"):
+            began = self.phase_timer.clock()
 
             def measured() -> dict[str, Any]:
-                self.lease.observe("checkpoint", self.lease.clock() - began)
-                return {"measured": self.lease.measured()}
+                self.phase_timer.observe("checkpoint", self.phase_timer.clock() - began)
+                return {"measured": self.phase_timer.measured()}
 
             model, tensors = self.learner.model, self.learner.tensors()
             path = checkpoints.save(self.folder, model, tensors, self._state(), name, measured)
@@ -248,7 +248,7 @@ class _Training:
     def _state(self) -> dict[str, Any]:
         return self.learner.state() | {
             "config": asdict(self.config),
-            "pace": self.pace.state(),
+            "pace": self.step_timer.state(),
             "first_loss": self.recent.first_loss,
             "lowest": asdict(self.lowest),
             "decay": self.decay.state(self._training_left()),
@@ -260,14 +260,14 @@ class _Training:
         self._read()
         if self.recent.diverged:
             return self._judged("diverged")
-        took_steps, reached = self.learner.steps > self.looks.began, self.forecast.is_reached()
+        took_steps, reached = self.learner.steps > self.looks.began, self.time_budget.is_reached()
         if self.stopped:
             self._save()
             return self._report("stopped")
         looks, seen = self.looks, dict[str, Evaluation | None]()
         at_end = self.segment.final and (reached or (self.segment.steps is None and took_steps))
         if not looks.lowest.has_turned and (looks.watching or not at_end):
-            seen = looks.evaluate_subset(after=MARGIN * self.forecast.checkpoint_seconds())
+            seen = looks.evaluate_subset(after=MARGIN * self.time_budget.checkpoint_seconds())
         if at_end or looks.lowest.has_turned:
             if looks.lowest.has_turned or (
                 seen and looks.lowest.is_above_lowest
@@ -299,7 +299,7 @@ class _Training:
 
     def _report(self, ended: Ended | None, **evaluations: Any) -> Report:
         """Return a report; what follows until the generator goes on is idle time."""
-        self.lease.enter("idle")
+        self.phase_timer.enter("idle")
         learner, checkpoint = self.learner, str(self.written) if ended and self.written else None
         return Report(
             steps=learner.steps,
@@ -309,10 +309,10 @@ class _Training:
             learning_rate=self.config.learning_rate * self._factor(),
             gradient_norm=self.recent.gradient_norm,
             tokens_per_second=self.recent.tokens_per_second,
-            step_seconds=(self.pace.median() or None) if ended != "stopped" or self.pace.is_warm else None,
-            training_seconds=self.pace.training_seconds,
+            step_seconds=(self.step_timer.median() or None) if ended != "stopped" or self.step_timer.is_warm else None,
+            training_seconds=self.step_timer.training_seconds,
             memory_bytes=self.memory.bytes(),
-            seconds=self.lease.take(),
+            seconds=self.phase_timer.take(),
             micro_batches=learner.micro_batches,
             ran_out=learner.is_out_of_memory,
             valid_subset=self.evaluation_tokens,

@@ -27,7 +27,7 @@ from model.nn.decoding import beam_search
 from model.nn.precision import native_precisions, prepare, set_compute
 from model.nn.translator import EncodedSource, Translator
 from model.training.learner import Learner
-from model.training.time_budget import Pace
+from model.training.time_budget import StepTimer
 from tests.bench.contenders import LARGE, SMALL, TRANSLATOR, best_precision, gpt_config, make, pairs, runs_here, text
 from tests.bench.table import Row, not_native
 
@@ -271,26 +271,26 @@ GRADIENT_BYTES = 4
 WITHIN_MEMORY, WITHIN_SECONDS = 0.10, 0.15
 """Asked: of what was measured."""
 SECONDS = 30.0
-"""Of steps, beyond those that settle the pace."""
+"""Of steps, beyond those that settle the timer."""
 
 
 def estimates(data: Path, *, short: bool) -> Iterator[Row]:
     """Memory and seconds of a step: a row for each."""
     torch.set_num_threads(1)
-    memories, paces = [], []
+    memories, seconds = [], []
     for name, config, prepared in configurations(data, short=short):
         learner = Learner(config, prepared, torch.device("cpu"))
-        pace = Pace()
-        while pace.settled is None:
-            pace.add(timed(lambda learner=learner: learner.step(1.0)))
+        timer = StepTimer()
+        while timer.settled is None:
+            timer.add(timed(lambda learner=learner: learner.step(1.0)))
         held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
         measured = held + most_bytes(lambda learner=learner: learner.step(1.0), learner.device)
         memories.append((name, on_paper(learner, prepared) / measured - 1))
-        count = max(1, round((1.0 if short else SECONDS) / pace.settled))
+        count = max(1, round((1.0 if short else SECONDS) / timer.settled))
         taken = timed(lambda learner=learner, count=count: [learner.step(1.0) for _ in range(count)])
-        paces.append((name, pace.settled * count / taken - 1))
+        seconds.append((name, timer.settled * count / taken - 1))
     yield row("memory of a step, on paper", "torch's own account of its tensors", memories, WITHIN_MEMORY, short)
-    yield row("seconds a step, from the first 20", f"steps of {SECONDS:.0f} s, eager", paces, WITHIN_SECONDS, short)
+    yield row("seconds a step, from the first 20", f"steps of {SECONDS:.0f} s, eager", seconds, WITHIN_SECONDS, short)
 
 
 def configurations(data: Path, *, short: bool) -> Iterator[tuple[str, Config, Data]]:

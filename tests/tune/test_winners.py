@@ -19,7 +19,7 @@ from model.inference import Sample
 from model.nn.translator import Translator
 from model.training.checkpoint import export, save
 from model.training.evaluation import Score
-from model.training.time_budget import Lease
+from model.training.time_budget import PhaseTimer
 from tests.cuda.fake_cuda import fake_cuda
 from tests.tune.search.world import World, add_trial
 from tune import winners as samples_file
@@ -56,14 +56,14 @@ def world(tmp_path: Path) -> World:
 
 def test_no_sample_begins_that_might_not_fit(world: World) -> None:
     for seconds, price, count in ((10, 1.0, 4), (4.9, 1.0, 1), (5, 4.0, 0)):
-        items, last = take_while_affordable(rows(world, 2.0), Lease(seconds, lambda: world.now), price, 4)
+        items, last = take_while_affordable(rows(world, 2.0), PhaseTimer(seconds, lambda: world.now), price, 4)
         assert len(items) == count and last == pytest.approx(2.0 if items else price)
     # what is of use as a whole only: four of 2 s each; once that is known, those to come must fit 1.5 times over
     for seconds, count in ((11.5, 4), (10.5, 1), (1, 0)):
-        items, _ = take_while_affordable(rows(world, 2.0), Lease(seconds, lambda: world.now), 1.0, 4, whole=True)
+        items, _ = take_while_affordable(rows(world, 2.0), PhaseTimer(seconds, lambda: world.now), 1.0, 4, whole=True)
         assert len(items) == count
     few = iter(["of two pairs", "no third is written"])
-    assert len(take_while_affordable(few, Lease(10, lambda: world.now), 1.0, 4)[0]) == 2
+    assert len(take_while_affordable(few, PhaseTimer(10, lambda: world.now), 1.0, 4)[0]) == 2
 
 
 SCORE = Score(bleu=12.34, chrf=30.0, sentences=128, signature="nrefs:1")
@@ -206,9 +206,9 @@ def test_what_a_winner_wrote_stays_where_less_is_left_for_it_than_before(slow: S
     assert not facts["samples"].get("translation"), "and another winner's are not taken for its own"
 
 
-@pytest.mark.parametrize(("seconds", "pace"), [(0.0, 1e-6), (LEFT / 2, 1e-6), (0.0, LEFT), (0.0, None)])
+@pytest.mark.parametrize(("seconds", "token_seconds"), [(0.0, 1e-6), (LEFT / 2, 1e-6), (0.0, LEFT), (0.0, None)])
 def test_a_winner_whose_own_lease_had_no_time_for_the_test_split_is_measured_on_it_first(
-    slow: Slow, seconds: float, pace: float | None, monkeypatch: pytest.MonkeyPatch
+    slow: Slow, seconds: float, token_seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not where it might not fit: as it takes longer than before, or is known to, or nothing is known of it."""
     world, sums = slow.world, Transformers.sums
@@ -219,11 +219,11 @@ def test_a_winner_whose_own_lease_had_no_time_for_the_test_split_is_measured_on_
 
     monkeypatch.setattr(Transformers, "sums", later)
     slow.seconds, slow.winner = 0.01, replace(slow.winner, test_perplexity=None)
-    subset = {"perplexity": 9.0, "valid_seconds": pace, "valid_tokens": 1}
+    subset = {"perplexity": 9.0, "valid_seconds": token_seconds, "valid_tokens": 1}
     world.journal.insert("reports", {"trial": "t001", "at": 0.0, "final": 1, "checkpoint": "any", **subset})
     slow.write()
     (row,) = world.journal.rows("SELECT * FROM reports")
-    fits = seconds == 0 and pace == 1e-6
+    fits = seconds == 0 and token_seconds == 1e-6
     assert ((row["test_perplexity"] is None), (row["test_blocks"] is None)) == (not fits, not fits)
     assert not row["test_seconds"], "it is of none of its leases, whose prices it would change on --resume"
     assert row["perplexity"] == 9.0 and world.accounting.ledger.spent <= LEFT

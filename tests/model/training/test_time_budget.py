@@ -1,4 +1,4 @@
-"""What a segment of training makes of its time: the lease, the pace, the rate over a life."""
+"""What a segment of training makes of its time: the lease, the time of a step, the rate over a life."""
 
 import itertools
 import random
@@ -15,7 +15,17 @@ from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training.learner import Learner
-from model.training.time_budget import FIRST_SECONDS, MARGIN, WARM, Decay, Forecast, Lease, Pace, Segment, warm_up
+from model.training.time_budget import (
+    FIRST_SECONDS,
+    MARGIN,
+    WARM,
+    Decay,
+    PhaseTimer,
+    Segment,
+    StepTimer,
+    TimeBudget,
+    warm_up,
+)
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
 from tune import machine
@@ -257,10 +267,10 @@ def test_seconds_count_until_the_step_time_is_settled(life: Life) -> None:
 
 
 def test_pace_ignores_the_first_steps_and_later_noise() -> None:
-    pace = Pace()
+    timer = StepTimer()
     for seconds in [9.0] * WARM + [1.0, 2.0, 3.0] * 5 + [7.0] * 50:
-        pace.add(seconds)
-    assert pace.steps_in(60.0) == 30 and pace.median() == 7.0
+        timer.add(seconds)
+    assert timer.steps_in(60.0) == 30 and timer.median() == 7.0
 
 
 def test_it_yields_about_once_a_second_and_what_the_consumer_takes_is_charged_too(
@@ -367,20 +377,21 @@ def test_where_whole_splits_would_take_most_of_a_final_segment_it_trains_and_clo
     assert last.steps > 30 and clock.now - opened <= 12.0
 
 
-def forecast(peak_flops: float | None) -> Forecast:
+def time_budget(peak_flops: float | None) -> TimeBudget:
     """Before anything was measured."""
     learner: Any = SimpleNamespace(
         device=torch.device("cpu"), parameters=10_000_000, average=None, config=SimpleNamespace(batch_tokens=1024)
     )
     segment = Segment(device_seconds=60.0, peak_flops=peak_flops)
-    return Forecast(segment, Lease(60.0, lambda: 0.0), learner, Pace(), evaluation_tokens=2048, whole_tokens=4096)
+    phase_timer = PhaseTimer(60.0, lambda: 0.0)
+    return TimeBudget(segment, phase_timer, learner, StepTimer(), evaluation_tokens=2048, whole_tokens=4096)
 
 
 def test_a_first_step_is_expected_to_take_what_the_peak_tells_but_not_to_reach_it() -> None:
-    slow, fast = (forecast(peak).step_seconds() - FIRST_SECONDS for peak in (1e11, 2e11))
+    slow, fast = (time_budget(peak).step_seconds() - FIRST_SECONDS for peak in (1e11, 2e11))
     assert fast == pytest.approx(slow / 2) and slow > 2 * 6 * 10_000_000 * 1024 / 1e11
-    assert forecast(2e11).evaluation_seconds(1000) < forecast(1e11).evaluation_seconds(1000)
-    assert forecast(None).step_seconds() > FIRST_SECONDS
-    made = forecast(1e11)
-    made.lease.observe("step", 0.5)
+    assert time_budget(2e11).evaluation_seconds(1000) < time_budget(1e11).evaluation_seconds(1000)
+    assert time_budget(None).step_seconds() > FIRST_SECONDS
+    made = time_budget(1e11)
+    made.phase_timer.observe("step", 0.5)
     assert made.step_seconds() == 0.5, "what was measured counts more"
