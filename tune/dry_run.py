@@ -212,7 +212,7 @@ def make_plan(settings: Settings) -> Plan:
         luck = random.Random(trial).gauss(1.0, LUCK)
         return PowerLaw(step_seconds=speeds[name].expected(config), nats=luck * PowerLaw.nats)
 
-    def rehearsed(journal: Journal, context: SearchContext) -> tuple[Engine, float, float]:
+    def simulated(journal: Journal, context: SearchContext) -> tuple[Engine, float, float]:
         """Return the engine of a simulated search, the seconds to its end, and the mean loss of its winners."""
         clock = Clock()
         engine = make_engine(context, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
@@ -221,7 +221,7 @@ def make_plan(settings: Settings) -> Plan:
         return engine, prepared + RAY_UP_SECONDS + clock.now, statistics.fmean(losses) if losses else math.inf
 
     with Journal(None, new=True) as journal:
-        engine, wall, loss = rehearsed(journal, context)
+        engine, wall, loss = simulated(journal, context)
         plan = Plan(
             settings=settings, slots=context.devices.slots, device=context.devices.name,
             families={name: _family(engine, context, speeds[name], name, sizes[name]) for name in settings.families},
@@ -230,7 +230,7 @@ def make_plan(settings: Settings) -> Plan:
     if settings.patient:
         return plan
     with Journal(None, new=True) as journal:
-        _, longer, lower = rehearsed(journal, replace(context, settings=replace(context.settings, patient=True)))
+        _, longer, lower = simulated(journal, replace(context, settings=replace(context.settings, patient=True)))
     return replace(plan, patient=(longer, loss - lower)) if longer > wall and lower < loss else plan
 
 

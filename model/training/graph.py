@@ -145,10 +145,10 @@ class GraphedLearner(Learner):
         """Whether the next step is replayed."""
         return self._captured.graphed
 
-    def rehearse(self) -> None:
-        """Rehearse as any Learner does, then capture the step."""
+    def dry_step(self) -> None:
+        """Take a dry step as any Learner does, then capture the step."""
         with self._captured.on_capture_stream():
-            super().rehearse()
+            super().dry_step()
             self._captured.capture()
 
     def compile(self) -> None:

@@ -169,7 +169,7 @@ class Learner:
         """Return the batches of a config, from the beginning."""
         return self.family.training_batches(config, self.data, self.device)
 
-    def rehearse(self) -> None:
+    def dry_step(self) -> None:
         """Take a step without effect before the first: memory runs out now if at all, and a GPU loads its kernels.
 
         At rates of 0 the weights stay, and all else is put back to its beginning.

@@ -27,7 +27,7 @@ class Segment:
     steps: int | None = None  # to train to, counted over the trial's life
     training_seconds: float | None = None  # the same in seconds spent in steps; a number of steps once these are timed
     micro_batches: int = 1  # parts of a batch at first; doubled where memory runs out
-    rehearse: bool = False  # memory is scarce: try a batch before the first step
+    dry_step: bool = False  # memory is scarce: try a batch before the first step
     final: bool = False  # decay to zero; then evaluate the subset of valid, and all of valid and test
     whole: bool = True  # evaluate all of valid and test where they fit; else the subset only
     watched: bool = False  # end where the validation loss has turned, and keep the best weights

@@ -105,8 +105,8 @@ class _Training:
     def _start(self) -> None:
         self.memory = PeakMemory(self.device)
         self.learner = self.make(self.config, self.data, self.device, self.segment.micro_batches)
-        if self.segment.rehearse or self.device.type == "cuda":
-            self.learner.rehearse()
+        if self.segment.dry_step or self.device.type == "cuda":
+            self.learner.dry_step()
         self._restore()
         self.micro_batches = self.segment.micro_batches
         sizes = {

@@ -144,7 +144,7 @@ def paths(bench: Bench) -> Iterator[Row]:
         for config, data in bench.configs(bench.shapes[0], precision=precision):
             began = time.perf_counter()
             learner = make_learner(config, data, bench.device)
-            learner.rehearse()
+            learner.dry_step()
             bench.wait()
             ready = time.perf_counter() - began
             factors = [warm_up(step, 50) for step in range(bench.steps)]
@@ -153,7 +153,7 @@ def paths(bench: Bench) -> Iterator[Row]:
             assert valid is not None, "nothing refuses it"
             graph = "a graph" if isinstance(learner, GraphedLearner) and learner.graphed else "no graph"
             eager = Learner(config, data, bench.device)
-            eager.rehearse()
+            eager.dry_step()
             apart = (eager.take_steps(factors).loss - losses).abs().max().item()
             told = f"{losses[0]:.3f}, {losses[-1]:.3f}, {valid.loss:.3f}, {ready:.1f}, {graph}, {apart:.1g}"
             yield row(
@@ -243,7 +243,7 @@ def _speed(
     del learner
     graphed = make_learner(config, data, bench.device)
     torch.backends.cuda.enable_cudnn_sdp(cudnn)
-    graphed.rehearse()
+    graphed.dry_step()
     graph = best = bench.step_seconds(graphed.take_steps)
     after = ""
     if compiled and bench.device.type == "cuda":
@@ -289,7 +289,7 @@ def _memory(bench: Bench, config: Config, data: Data) -> Row:
     gc.collect()
     peak = PeakMemory(bench.device)
     learner = make_learner(config, data, bench.device)
-    learner.rehearse()
+    learner.dry_step()
     learner.take_steps([0.0])
     bench.wait()
     step = peak.bytes()
@@ -309,7 +309,7 @@ def _trained(bench: Bench, config: Config) -> Row:
     data, steps, every = bench.text(), bench.long, max(1, bench.long // 20)
     upstreams = replace(data, name="nanoGPT's validation split", valid=np.concatenate([data.valid, data.test]))
     learner = make_learner(config, data, bench.device)
-    learner.rehearse()
+    learner.dry_step()
     assert learner.average is not None, "the recipe has one"
     bench.wait()
     began, seconds, losses = time.perf_counter(), 0.0, list[float]()
@@ -345,7 +345,7 @@ def _as_one(bench: Bench, config: Config, data: Data) -> Row:
     config = replace(config, dropout=0.1, dropout_after=0.0)
     eager = bench.step_seconds(_cohort(bench, config, data, 1).leave(0).take_steps)
     learner = make_learner(config, data, bench.device)
-    learner.rehearse()
+    learner.dry_step()
     graph, told = bench.step_seconds(learner.take_steps), list[str]()
     for members in bench.members:
         cohort = _cohort(bench, config, data, members)
@@ -407,7 +407,7 @@ def _steps(bench: Bench, ready: Any, told: Any) -> None:
     torch.set_num_threads(1)
     config, data = next(bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)]))
     learner = make_learner(config, data, bench.device)
-    learner.rehearse()
+    learner.dry_step()
     bench.wait()
     ready.wait()
     told.put(1 / bench.step_seconds(learner.take_steps))

@@ -57,7 +57,7 @@ def test_a_graph_learns_what_is_learned_kernel_by_kernel(
 ) -> None:
     def take() -> list[float]:
         made = make_learner(config(family, **changes), data[family], CUDA)
-        made.rehearse()
+        made.dry_step()
         return advanced(made)
 
     eager, graphed = both_ways(take, monkeypatch)
@@ -70,7 +70,7 @@ def test_where_dropout_begins_the_graph_is_made_anew(data: dict[str, Data], monk
     def losses(dropout: float) -> list[float]:
         two_steps = 2 * 128 / text.training_tokens
         made = make_learner(config("nanogpt", dropout=dropout, dropout_after=two_steps), text, CUDA)
-        made.rehearse()
+        made.dry_step()
         return advanced(made)
 
     eager, graphed = both_ways(lambda: losses(0.5), monkeypatch)
@@ -101,7 +101,7 @@ def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
 
         patch.setattr(torch.cuda, "CUDAGraph", a_graph)
         patch.setattr(made.family, "losses", losses)
-        made.rehearse()
+        made.dry_step()
         assert not made.dropout
         made.take_steps([1.0] * STEPS)
         assert made.dropout and made.graphed
@@ -148,7 +148,7 @@ def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
         with fake_cuda(), monkeypatch.context() as patch:
             patch.setattr("model.training.learner.MISCOMPILED", set())
             made = make_learner(config(family, dropout=dropout, precision=precision), data[family], CUDA)
-            made.rehearse()
+            made.dry_step()
             made.take_steps([1.0] * (8 if precision == "fp16" else 1))  # so that a scaler has found its scale
             if how is not None:
                 patch.setattr(torch, "compile", how)
@@ -170,7 +170,7 @@ def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
         for parameter in made.parameter_names:
             parameter.register_post_accumulate_grad_hook(lambda _: added.add(torch.cuda.current_stream()))
         patch.setattr(torch.cuda, "graph", lambda graph, stream: captured.add(stream) or no_graph(graph, stream))
-        made.rehearse()
+        made.dry_step()
         made.take_steps([1.0])
     assert added == captured and len(captured) == 1
 
@@ -181,7 +181,7 @@ def test_many_steps_at_once_are_those_taken_one_by_one(data: dict[str, Data]) ->
         one = Learner(asked, data["nanogpt"], CUDA)
         steps = [one.step(factor) for factor in factors]
         at_once = make_learner(asked, data["nanogpt"], CUDA)
-        at_once.rehearse()
+        at_once.dry_step()
         found = at_once.take_steps(factors)
         assert found.loss.tolist() == pytest.approx([step.loss.item() for step in steps], rel=1e-2)
         assert found.gradient_norm.item() == pytest.approx(steps[-1].gradient_norm.item(), rel=5e-2)
@@ -193,7 +193,7 @@ def test_many_steps_at_once_are_those_taken_one_by_one(data: dict[str, Data]) ->
 def test_a_replayed_step_is_one_launch_without_copy_or_wait(data: dict[str, Data]) -> None:
     with fake_cuda() as seen:
         made = make_learner(config("nanogpt", average=0.0), data["nanogpt"], CUDA)
-        made.rehearse()
+        made.dry_step()
         made.take_steps([1.0])
         assert_one_launch_a_step(seen, lambda steps: made.take_steps([1.0] * steps))
 
@@ -213,7 +213,7 @@ def test_where_memory_runs_out_the_parts_get_a_graph(data: dict[str, Data], monk
     asked, losses = config("nanogpt"), []
     with fake_cuda():
         cut = make_learner(asked, data["nanogpt"], CUDA, 2)
-        cut.rehearse()
+        cut.dry_step()
         losses.append(advanced(cut))
         made = make_learner(asked, data["nanogpt"], CUDA)
         rows, real = len(made.batches.any_batch().targets), made.family.losses
@@ -224,7 +224,7 @@ def test_where_memory_runs_out_the_parts_get_a_graph(data: dict[str, Data], monk
             return real(model, asked, inputs, targets)
 
         monkeypatch.setattr(made.family, "losses", within_half)
-        made.rehearse()
+        made.dry_step()
         assert made.micro_batches == 2 and made.is_out_of_memory and made.graphed
         losses.append(advanced(made))
     assert losses[0] == losses[1]
@@ -267,7 +267,7 @@ def test_what_a_graph_would_freeze_or_cannot_hold_is_found(data: dict[str, Data]
     with fake_cuda() as seen:
         for kind in (GraphedLearner, Baked, Asking):
             made = kind(config("nanogpt"), data["nanogpt"], CUDA)
-            made.rehearse()
+            made.dry_step()
             seen.clear()
             told.append(advanced(made))
             assert bool(seen.launches["graph"]) == (kind is not Asking)

@@ -74,11 +74,11 @@ def test_a_step_on_sentences_beyond_the_tables_that_are_kept_waits_for_nothing_e
 
 
 @BOTH
-def test_parts_of_a_batch_and_a_rehearsal_wait_for_nothing_either(family: str, data: dict[str, Data]) -> None:
+def test_parts_of_a_batch_and_a_dry_step_wait_for_nothing_either(family: str, data: dict[str, Data]) -> None:
     with fake_cuda() as seen:
         made = learner(family, data, micro_batches=4)
         seen.clear()
-        made.rehearse()
+        made.dry_step()
         made.step(1.0)
         assert not seen.waits
 
@@ -119,13 +119,13 @@ def test_weights_cast_at_once_give_the_bits_of_weights_cast_one_by_one(
 
 
 @pytest.mark.parametrize(("family", "precision"), [("nanogpt", "fp16"), ("translation", "bf16")])
-def test_a_rehearsal_changes_nothing(family: str, precision: str, data: dict[str, Data]) -> None:
+def test_a_dry_step_changes_nothing(family: str, precision: str, data: dict[str, Data]) -> None:
     losses = []
     with fake_cuda():
-        for rehearsed in (False, True):
+        for dry in (False, True):
             made = Learner(config(family, precision=precision), data[family], CUDA)
-            if rehearsed:
-                made.rehearse()
+            if dry:
+                made.dry_step()
             losses.append([made.step(1.0).loss.item() for _ in range(3)])
     assert losses[0] == losses[1]
 

@@ -119,7 +119,7 @@ def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, text_data: Tex
     assert_parts_add_up(config, text_data)
 
 
-def test_a_rehearsal_leaves_what_a_model_keeps_beside_its_weights(
+def test_a_dry_step_leaves_what_a_model_keeps_beside_its_weights(
     bigrams: Family, config: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Normed(Guess):
@@ -135,7 +135,7 @@ def test_a_rehearsal_leaves_what_a_model_keeps_beside_its_weights(
     monkeypatch.setattr(bigrams, "build", lambda config, vocabulary, pad: Normed(vocabulary, config.own["width"]))
     learner = Learner(config, text_data, CPU)
     before = [buffer.clone() for buffer in learner.model.buffers()]
-    learner.rehearse()
+    learner.dry_step()
     assert before and all(map(torch.equal, learner.model.buffers(), before))
 
 

@@ -187,7 +187,7 @@ class TrainingTrial(LeasedTrial):
             steps=assignment["steps"],
             training_seconds=assignment["training_seconds"],
             micro_batches=assignment["micro_batches"],
-            rehearse=place.memory_limit is not None,
+            dry_step=place.memory_limit is not None,
             final=assignment["rung"] is None,
             whole=not place.listed,
             watched=not place.listed,

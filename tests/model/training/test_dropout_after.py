@@ -52,11 +52,11 @@ def test_what_goes_on_from_a_checkpoint_knows_whether_it_has_begun(
         assert last.valid.loss == through.valid.loss
 
 
-def test_what_needs_memory_is_rehearsed_with_it(late: Config, text_data: TextData) -> None:
+def test_a_dry_step_has_the_dropout_that_begins_later(late: Config, text_data: TextData) -> None:
     rates = list[float]()
     learner = Learner(late, text_data, CPU)
     learner.model.register_forward_hook(lambda *_: rates.append(learner.dropout))
-    learner.rehearse()
+    learner.dry_step()
     learner.step(1.0)
     assert rates == [0.5, 0.0]
 

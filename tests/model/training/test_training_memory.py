@@ -138,11 +138,11 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(
     expected = steps(Learner(*text, CPU))
     tried = short_of_memory(monkeypatch, most_rows=2)
     learner = Learner(*text, CPU)
-    learner.rehearse()
-    rehearsed = len(tried)
+    learner.dry_step()
+    in_dry_step = len(tried)
     assert learner.is_out_of_memory and learner.micro_batches > 1
     assert steps(learner) == pytest.approx(expected, rel=1e-5)
-    assert max(tried[-3:]) <= 2 and len([rows for rows in tried[rehearsed:] if rows > 2]) <= 1
+    assert max(tried[-3:]) <= 2 and len([rows for rows in tried[in_dry_step:] if rows > 2]) <= 1
 
 
 def test_what_does_not_fit_in_the_smallest_parts_is_an_error_and_other_errors_are_not_tried_again(
@@ -164,14 +164,12 @@ def test_what_does_not_fit_in_the_smallest_parts_is_an_error_and_other_errors_ar
     assert len(tried) == 1
 
 
-def test_a_rehearsal_changes_nothing(small_pairs: Config, pair_data: PairData, tmp_path: Path, run: Run) -> None:
+def test_a_dry_step_changes_nothing(small_pairs: Config, pair_data: PairData, tmp_path: Path, run: Run) -> None:
     plain = run(small_pairs, pair_data, tmp_path / "a", steps=3)[-1]
-    rehearsed = run(small_pairs, pair_data, tmp_path / "b", steps=3, rehearse=True)[-1]
-    left, right = (
-        checkpoints.load_file(Path(str(last.checkpoint)) / checkpoints.WEIGHTS) for last in (plain, rehearsed)
-    )
+    dry = run(small_pairs, pair_data, tmp_path / "b", steps=3, dry_step=True)[-1]
+    left, right = (checkpoints.load_file(Path(str(last.checkpoint)) / checkpoints.WEIGHTS) for last in (plain, dry))
     assert all(torch.equal(left[name], right[name]) for name in left)
-    assert not rehearsed.ran_out and rehearsed.micro_batches == 1
+    assert not dry.ran_out and dry.micro_batches == 1
 
 
 def test_a_segment_tells_that_it_ran_out_and_how_it_went_on(life: Run, monkeypatch: pytest.MonkeyPatch) -> None:
