@@ -61,7 +61,7 @@ class Config:
     precision: str = "fp32"
     seed: int = 0
     architecture: str = "modern"  # nanogpt only
-    learning_rate: float = _FAMILYS_OWN  # base rate, from which scaling_rules give each tensor's
+    learning_rate: float = _FAMILYS_OWN  # base rate, from which muP gives each tensor's
     batch_tokens: int = _FAMILYS_OWN  # target tokens a step
     context: int = _FAMILYS_OWN  # longest sequence
     warm_up_steps: int = _FAMILYS_OWN
@@ -74,7 +74,7 @@ class Config:
     clip: float = 1.0  # largest norm of all gradients together
     decay_share: float = 0.4  # share of a life's training in which the rate falls to zero
     average: float = 0.05  # half-life of the average of the weights, as a share of the steps so far; 0: no average
-    scaling_rules: bool = True  # muP; False: one rate for all tensors, the standard parametrization
+    scaling_rules: bool = True  # muP, under the name that studies keep; False: the standard parametrization
     evaluation_window: int | None = None  # tokens of a window in evaluation, which all contexts divide; None: context
     micro_batches: int = 1  # least number of parts of a batch, whose gradients are accumulated
     checkpointing: bool = False  # nanogpt only: blocks keep only their input and recompute the rest in backward
@@ -107,7 +107,8 @@ class Config:
 
 def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | TranslatorConfig:
     """Return the shape of the model of a config."""
-    shape = {name: getattr(config, name) for name in ("d_model", "heads", "layers", "dropout", "scaling_rules")}
+    shape = {name: getattr(config, name) for name in ("d_model", "heads", "layers", "dropout")}
+    shape["mup"] = config.scaling_rules
     if config.family == "nanogpt":
         return GPTConfig(
             vocabulary=vocabulary, context=config.context, architecture=config.architecture, taps=config.taps, **shape

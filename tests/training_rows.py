@@ -54,10 +54,10 @@ def precise(losses: dict[str, list[float]], seconds: dict[str, float]) -> list[d
     ]
 
 
-def parabola(shape: dict[str, int], ruled: bool | None = None, seeds: int = 1) -> list[dict[str, Any]]:
-    """The best rate is the recipe's with the rules; without, it halves with each doubling of width or depth."""
-    full, said = BASE | shape, {} if ruled is None else {"scaling_rules": ruled}
-    best = 0.0 if ruled else -sum(math.log2(full[name] / BASE[name]) for name in BASE)
+def parabola(shape: dict[str, int], mup: bool | None = None, seeds: int = 1) -> list[dict[str, Any]]:
+    """The best rate is the recipe's with muP; without, it halves with each doubling of width or depth."""
+    full, said = BASE | shape, {} if mup is None else {"scaling_rules": mup}
+    best = 0.0 if mup else -sum(math.log2(full[name] / BASE[name]) for name in BASE)
     return [
         row({"steps": 50}, {**full, **said, "learning_rate": RATE * 2**octaves, "seed": seed},
             1.5 + CURVATURE * (octaves - best) ** 2 + seed / 100)
@@ -66,9 +66,9 @@ def parabola(shape: dict[str, int], ruled: bool | None = None, seeds: int = 1) -
 
 
 def transferred(seeds: int = 1) -> list[dict[str, Any]]:
-    """The base, two widths and a depth, with the rules and without: seven rates of each."""
+    """The base, two widths and a depth, with muP and without: seven rates of each."""
     shapes = {"d_model": 32}, {"d_model": 512}, {"layers": 16}
-    others = [each for shape in shapes for ruled in (True, False) for each in parabola(shape, ruled, seeds)]
+    others = [each for shape in shapes for mup in (True, False) for each in parabola(shape, mup, seeds)]
     return [*parabola({}, seeds=seeds), *others]
 
 

@@ -175,19 +175,19 @@ def precisions(study: Study) -> Picture:
     )
 
 
-WAYS = {False: "one rate for all tensors (standard)", True: "with the scaling rules"}
+WAYS = {False: "standard parametrization: one rate for all tensors", True: "muP"}
 HEIGHT = 0.75
 """Nats above the highest of the best losses up to which losses are shown."""
-LINE = ["d_model", "layers", "base", "rules"]
+LINE = ["d_model", "layers", "base", "mup"]
 
 
 def losses_table(study: Study) -> pd.DataFrame:
     """Return the mean loss of each shape at each rate, over the seeds that were trained with the most rates; NaN where
-    one diverged. base: the shape that is the same with and without the rules, so that its config does not name them."""
+    one diverged. base: the shape that is the same with muP and without, so that its config does not name them."""
     found = trained_trials(study, ENDED_TRIALS_QUERY)
-    rules = found["config"].map(json.loads).map(lambda config: config.get("scaling_rules"))
+    mup = found["config"].map(json.loads).map(lambda config: config.get("scaling_rules"))
     names = {"learning_rate": "rate", "valid_loss": "loss"}
-    table = found.assign(base=rules.isna(), rules=rules.isin([True])).rename(columns=names).astype({"loss": float})
+    table = found.assign(base=mup.isna(), mup=mup.isin([True])).rename(columns=names).astype({"loss": float})
     table = pd.concat([with_most(line) for _, line in table.groupby(LINE)])
     return over_seeds(table, [*LINE, "rate"], ["loss"])
 
@@ -212,9 +212,9 @@ def draw_losses_over_rates(study: Study, axis: str, other: str) -> Picture:
         raise UserError(f"study: {study.name!r} measured one {axis} only; go on with it")
     figure, plots = new_figure(columns=2, height=3.6)
     colors = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.05, len(sizes)))
-    for plot, (ruled, title) in zip(plots, WAYS.items(), strict=True):
+    for plot, (mup, title) in zip(plots, WAYS.items(), strict=True):
         for place, size in enumerate(sizes):
-            rows = line_of(table, axis, size, ruled)
+            rows = line_of(table, axis, size, mup)
             if rows["loss"].isna().all():
                 continue
             color, marker = colors[place], MARKERS[place % len(MARKERS)]
@@ -225,7 +225,7 @@ def draw_losses_over_rates(study: Study, axis: str, other: str) -> Picture:
         plot.axvline(base["rate"], c=GREY, lw=1, ls=":")
         log_axis(plot.xaxis, table["rate"], lambda value: f"{value:g}")
         plot.set(title=title, xlabel="base learning rate")
-    lowest = table.groupby([axis, "rules"])["loss"].min()
+    lowest = table.groupby([axis, "mup"])["loss"].min()
     for plot in plots:
         plot.set_ylim(lowest.min() - 0.05, min(table["loss"].max() + 0.05, lowest.max() + HEIGHT))
     plots[0].set_ylabel("validation loss, nats a token")
@@ -241,9 +241,9 @@ def draw_losses_over_rates(study: Study, axis: str, other: str) -> Picture:
     )
 
 
-def line_of(table: pd.DataFrame, axis: str, size: int, ruled: bool) -> pd.DataFrame:
+def line_of(table: pd.DataFrame, axis: str, size: int, mup: bool) -> pd.DataFrame:
     """Return a size's losses in one parametrization; the base is the same in both, and was trained once."""
-    return table[(table[axis] == size) & ((table["rules"] == ruled) | table["base"])]
+    return table[(table[axis] == size) & ((table["mup"] == mup) | table["base"])]
 
 
 KINDS = ("valid", "averaged", "decayed")

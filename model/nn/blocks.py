@@ -28,7 +28,7 @@ class TransformerConfig:
     heads: int
     layers: int
     dropout: float = 0.0
-    scaling_rules: bool = True
+    mup: bool = True
 
 
 def scaled_rotary_tables(length: int, head_width: int, device: torch.device | None = None) -> RotaryTables:

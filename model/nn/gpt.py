@@ -141,9 +141,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         upstream = config.architecture == "nanogpt"
-        self.scaling = Scaling(
-            d_model=config.d_model, layers=config.layers, standard=upstream, ruled=config.scaling_rules
-        )
+        self.scaling = Scaling(d_model=config.d_model, layers=config.layers, standard=upstream, mup=config.mup)
         self.transformer = UpstreamTrunk(config) if upstream else ModernTrunk(config, self.scaling)
         self.lm_head = Linear(config.d_model, config.vocabulary, bias=False)
         if upstream:

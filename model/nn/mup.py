@@ -34,23 +34,23 @@ TIED_STD = 0.05  # initial, of an embedding that is also the read-out: .02 to .2
 class Scaling:
     """How a shape relates to the base; `standard` is upstream's parametrization, in which only rates are scaled.
 
-    ruled: whether the rules hold; else each shape is its own base: one rate for all tensors, no scaled branch or logit.
+    mup: whether muP's rules hold; else each shape is its own base: one rate for all tensors, no scaled branch or logit.
     """
 
     d_model: int
     layers: int
     standard: bool = False
-    ruled: bool = True
+    mup: bool = True
 
     @property
     def width(self) -> float:
         """m: how many times the base's width."""
-        return self.d_model / BASE_D_MODEL if self.ruled else 1.0
+        return self.d_model / BASE_D_MODEL if self.mup else 1.0
 
     @property
     def depth(self) -> float:
         """l: how many times the base's layers."""
-        return self.layers / BASE_LAYERS if self.ruled else 1.0
+        return self.layers / BASE_LAYERS if self.mup else 1.0
 
     @property
     def branch_factor(self) -> float:

@@ -67,7 +67,7 @@ class Translator(nn.Module):
     def __init__(self, config: TranslatorConfig) -> None:
         super().__init__()
         self.config = config
-        self.scaling = Scaling(d_model=config.d_model, layers=config.layers, ruled=config.scaling_rules)
+        self.scaling = Scaling(d_model=config.d_model, layers=config.layers, mup=config.mup)
         self.embedding = Embedding(config.vocabulary, config.d_model)
         self.drop = Dropout(config.dropout)
         d_model, heads, layers = config.d_model, config.heads, config.layers

@@ -199,7 +199,7 @@ REGRET = 0.03
 
 
 def rates(data: Path, *, short: bool) -> Iterator[Row]:
-    """Losses after 200 steps by width, depth and rate: a row for each family, with the rules and without.
+    """Losses after 200 steps by width, depth and rate: a row for each family, with muP and without.
 
     The base's rate is the best one at the base shape; what another shape loses by it, against the best rate of its own,
     is its regret.
@@ -208,33 +208,33 @@ def rates(data: Path, *, short: bool) -> Iterator[Row]:
     widths, depths = ((64, 128), (2, 4)) if short else (WIDTHS, DEPTHS)
     shapes = sorted({(width, BASE_LAYERS) for width in widths} | {(BASE_D_MODEL, depth) for depth in depths})
     for family, prepared in (("nanogpt", text(data)), ("translation", pairs(data))):
-        for ruled in (True, False):
-            valleys = descended(family, prepared, shapes, ruled=ruled, short=short)
+        for mup in (True, False):
+            valleys = descended(family, prepared, shapes, mup=mup, short=short)
             base = valleys[BASE].best
             regrets = {shape: valley.losses[base] - valley.loss for shape, valley in valleys.items()}
             worst = max(regrets, key=regrets.__getitem__)
             bracketed = all(valley.is_bracketed for valley in valleys.values())
-            rules = "with the rules" if ruled else "one rate for all tensors"
+            parametrization = "muP" if mup else "one rate for all tensors"
             yield Row(
-                what=f"regret of the base's rate, {family}, {rules}",
+                what=f"regret of the base's rate, {family}, {parametrization}",
                 against="; ".join(
                     f"d{d} l{layers}: {regrets[d, layers]:.3f}, best {rate(family, valley.best):.1e}"
                     for (d, layers), valley in valleys.items()
                 ),
-                asked=f"<= {REGRET} nats at every shape, no best rate the last tried" if ruled else "shows the drift",
+                asked=f"<= {REGRET} nats at every shape, no best rate the last tried" if mup else "shows the drift",
                 measured=f"at most {regrets[worst]:.3f}, at d{worst[0]} l{worst[1]}; base's {rate(family, base):.1e}",
-                reached=bracketed and regrets[worst] <= REGRET if ruled and not short else None,
+                reached=bracketed and regrets[worst] <= REGRET if mup and not short else None,
             )  # fmt: skip
 
 
 def descended(
-    family: str, data: Data, shapes: list[tuple[int, int]], *, ruled: bool, short: bool
+    family: str, data: Data, shapes: list[tuple[int, int]], *, mup: bool, short: bool
 ) -> dict[tuple[int, int], LossesByRate]:
     """The valley of each shape; each has a loss at the base's best rate."""
     found: dict[tuple[int, int], LossesByRate] = {}
     start = 0
     for shape in (BASE, *(each for each in shapes if each != BASE)):
-        found[shape] = valley(lambda steps, shape=shape: loss_at_rate(family, data, shape, steps, ruled, short), start)
+        found[shape] = valley(lambda steps, shape=shape: loss_at_rate(family, data, shape, steps, mup, short), start)
         start = found[BASE].best
     return found
 
@@ -254,13 +254,13 @@ def rate(family: str, steps: float) -> float:
     return float(Config(family=family).learning_rate * 2 ** (steps / 2))
 
 
-def loss_at_rate(family: str, data: Data, shape: tuple[int, int], steps: float, ruled: bool, short: bool) -> float:
+def loss_at_rate(family: str, data: Data, shape: tuple[int, int], steps: float, mup: bool, short: bool) -> float:
     """Mean over seeds after a short life at a rate, its decay included; infinite where one diverged."""
     d_model, layers = shape
     count, seeds = (20, range(1)) if short else (RATE_STEPS, range(RATE_SEEDS[family]))
     config = {
         "family": family, "d_model": d_model, "layers": layers, "dropout": 0.0, "learning_rate": rate(family, steps),
-        "precision": best_precision(), "scaling_rules": ruled, "average": 0.0,
+        "precision": best_precision(), "scaling_rules": mup, "average": 0.0,
         "warm_up_steps": min(Config(family=family).warm_up_steps, round(WARM_UP_SHARE * count)),
     }  # fmt: skip
     segment, lives = life(count, whole=False), (Config(**config, seed=seed) for seed in seeds)

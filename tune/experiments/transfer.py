@@ -1,4 +1,4 @@
-"""Does one learning rate serve all shapes? Losses over rates by width and depth, with the scaling rules and without."""
+"""Does one learning rate serve all shapes? Losses over rates by width and depth, with muP and without."""
 
 import math
 import statistics
@@ -65,12 +65,11 @@ class Descent:
     """Losses of one shape by octaves of the learning rate, which is 2 to that power. seeds: of each seed; mean: the
     means over all seeds.
 
-    ruled: whether with the scaling rules, else with one rate for all tensors; None: it is the base, where both are the
-    same.
+    mup: whether with muP, else with one rate for all tensors; None: it is the base, where both are the same.
     """
 
     shape: dict[str, int]
-    ruled: bool | None
+    mup: bool | None
     seeds: Mapping[int, LossesByRate]
     mean: LossesByRate
 
@@ -108,30 +107,30 @@ def descents(rows: Sequence[Row]) -> list[Descent]:
         losses = found.setdefault(of, {}).setdefault(config["seed"], {})
         losses[math.log2(config["learning_rate"])] = math.inf if loss is None else loss
     made = [descent(*of, seeds) for of, seeds in found.items()]
-    return sorted(made, key=lambda each: (each.ruled is not None, *each.shape.values(), not each.ruled))
+    return sorted(made, key=lambda each: (each.mup is not None, *each.shape.values(), not each.mup))
 
 
-def descent(d_model: int, layers: int, ruled: bool | None, seeds: Mapping[int, Mapping[float, float]]) -> Descent:
+def descent(d_model: int, layers: int, mup: bool | None, seeds: Mapping[int, Mapping[float, float]]) -> Descent:
     """Return the descent of one shape, from the losses of each seed by octave."""
     rates = max(seeds.values(), key=len).keys()
     whole = {seed: LossesByRate(losses) for seed, losses in seeds.items() if losses.keys() == rates}
     mean = {rate: statistics.fmean(each.losses[rate] for each in whole.values()) for rate in rates}
-    return Descent(shape={"d_model": d_model, "layers": layers}, ruled=ruled, seeds=whole, mean=LossesByRate(mean))
+    return Descent(shape={"d_model": d_model, "layers": layers}, mup=mup, seeds=whole, mean=LossesByRate(mean))
 
 
 def base_of(found: Sequence[Descent]) -> Descent | None:
     """Return the base's descent; None: there is none, or it has no finite loss."""
-    return next((each for each in found if each.ruled is None and math.isfinite(each.mean.loss)), None)
+    return next((each for each in found if each.mup is None and math.isfinite(each.mean.loss)), None)
 
 
-def along(found: Sequence[Descent], axis: str, *, ruled: bool) -> list[Descent]:
+def along(found: Sequence[Descent], axis: str, *, mup: bool) -> list[Descent]:
     """Return the descents of the base and of the shapes that differ from it on one axis, in their order there."""
     other = AXES[axis]
-    of_axis = (each for each in found if each.ruled in (None, ruled) and each.shape[other] == BASE[other])
+    of_axis = (each for each in found if each.mup in (None, mup) and each.shape[other] == BASE[other])
     return sorted(of_axis, key=lambda each: each.shape[axis])
 
 
-RULES = {True: "rules", False: "standard", None: "base"}
+PARAMETRIZATIONS = {True: "muP", False: "standard", None: "base"}
 NAMES = {"d_model": "width", "layers": "depth"}
 
 
@@ -145,10 +144,10 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 def compared(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> Table:
     """Return the table of both parametrizations along one axis."""
-    ways = [{each.shape[axis]: each for each in along(found, axis, ruled=ruled)} for ruled in (True, False)]
+    ways = [{each.shape[axis]: each for each in along(found, axis, mup=mup)} for mup in (True, False)]
     sizes = sorted({size for way in ways for size in way})
     cells = [[str(size), *(cell for way in ways for cell in figures(way.get(size), base))] for size in sizes]
-    named = (f"{RULES[ruled]}: best rate" for ruled in (True, False))
+    named = (f"{PARAMETRIZATIONS[mup]}: best rate" for mup in (True, False))
     columns = axis, *(each for name in named for each in (name, "loss", "drift", "regret"))
     title = f"One learning rate for all: {NAMES[axis]}"
     return Table(title=title, columns=columns, rows=cells, note=note(found, base, axis, steps))
@@ -189,8 +188,8 @@ def note(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> str:
         f"{other} {BASE[other]}, {steps:,} steps, rates an octave apart, "
         f"{several} seed{'s' * (several != '1')}; drift: octaves from the best rate of {axis} {BASE[axis]}; "
         "regret: nats that this rate loses against the best one tried; where that is the last one tried, bounds: the "
-        "best lies beyond. standard: one rate for all tensors, and no branch or logit is scaled. No report did this."
-        + open_end
+        "best lies beyond. standard: the standard parametrization, one rate for all tensors, and no branch or logit is "
+        "scaled. No report did this." + open_end
     )
 
 
@@ -204,7 +203,7 @@ def losses(found: Sequence[Descent]) -> Table:
 
 def name(of: Descent) -> str:
     """Return the name of a descent, such as d64 l4 standard."""
-    return f"d{of.shape['d_model']} l{of.shape['layers']} {RULES[of.ruled]}"
+    return f"d{of.shape['d_model']} l{of.shape['layers']} {PARAMETRIZATIONS[of.mup]}"
 
 
 def loss(of: Descent, rate: float) -> str:
@@ -252,24 +251,24 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 
 def shapes(settings: ExperimentSettings) -> Iterator[dict[str, Any]]:
-    """Yield the base, which is the same with the scaling rules and without, and names neither; then the shapes that
-    differ from it on one axis, with the rules and without."""
+    """Yield the base, which is the same with muP and without, and names neither; then the shapes that
+    differ from it on one axis, with muP and without."""
     yield dict(BASE)
     most = None if settings.scale >= LARGEST_SCALE else -1
     for axis, sizes in SIZES.items():
         for size in sizes[:most]:
-            for ruled in (True, False):
-                yield BASE | {axis: size, "scaling_rules": ruled}
+            for mup in (True, False):
+                yield BASE | {axis: size, "scaling_rules": mup}
 
 
 def expected(shape: Mapping[str, Any]) -> int:
-    """Return the octaves from the recipe's rate to a shape's expected best: without the rules one down for each
+    """Return the octaves from the recipe's rate to a shape's expected best: without muP one down for each
     doubling."""
     doublings = sum(math.log2(shape[axis] / BASE[axis]) for axis in BASE)
     return 0 if shape.get("scaling_rules", True) else -round(doublings)
 
 
 TRANSFER = Experiment(
-    name="transfer", about="learning rate x width and x depth, with the scaling rules and without: drift and regret",
+    name="transfer", about="learning rate x width and x depth, with muP and without: drift and regret",
     points=points, tables=tables, diverging=True, recipe=RECIPE, sets=tuple(SIZES),
 )  # fmt: skip

@@ -45,14 +45,14 @@ def test_at_the_base_the_rules_change_nothing_and_a_hidden_matrix_learns_slower_
     assert wide["hidden"]["peak_rate"] == base["hidden"]["peak_rate"] / 4
     assert wide["embedding"]["peak_rate"] == base["embedding"]["peak_rate"]
     assert wide["hidden"]["peak_rate"] * wide["hidden"]["weight_decay"] == pytest.approx(RATE * DECAY)
-    without = MODELS[family](scaling_rules=False).scaling
+    without = MODELS[family](mup=False).scaling
     for name in ("width", "depth", "branch_factor", "logits", "hidden_rate_factor", "epsilon"):
         assert getattr(model.scaling, name) == getattr(without, name)
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_without_the_rules_all_shapes_have_one_rate_and_nothing_is_scaled(family):
-    model = MODELS[family](d_model=32, layers=8, scaling_rules=False)
+def test_without_mup_all_shapes_have_one_rate_and_nothing_is_scaled(family):
+    model = MODELS[family](d_model=32, layers=8, mup=False)
     groups = by_role(model).values()
     assert {(group["peak_rate"], group["eps"]) for group in groups} == {(RATE, 1e-8)}
     assert {group["weight_decay"] for group in groups if group["role"] != "gain"} == {DECAY}

@@ -36,7 +36,7 @@ def rates_of(**more: Any) -> dict[tuple[int, int, bool | None], list[float]]:
     return found
 
 
-def test_each_shape_differs_from_the_base_on_one_axis_and_is_there_with_the_rules_and_without() -> None:
+def test_each_shape_differs_from_the_base_on_one_axis_and_is_there_with_mup_and_without() -> None:
     shapes = [*rates_of()]
     base = [each for each in shapes if each[2] is None]
     assert base == [(*BASE.values(), None)], "the base is the same in both, and is trained once"
@@ -54,15 +54,15 @@ def test_rates_are_an_octave_apart_on_one_grid_and_surround_where_the_best_are_e
     grid = sorted(set().union(*found.values()))
     octaves = [math.log2(rate / own) for rate in grid]
     assert octaves == pytest.approx([*range(round(octaves[0]), round(octaves[-1]) + 1)], abs=0.01)
-    for (d_model, layers, ruled), rates in found.items():
-        low, high = sorted((own, own if ruled else own / (d_model / 128 * layers / 4)))
+    for (d_model, layers, mup), rates in found.items():
+        low, high = sorted((own, own if mup else own / (d_model / 128 * layers / 4)))
         assert sorted(rates) == grid[grid.index(min(rates)) : grid.index(max(rates)) + 1]
         assert [min(rates), max(rates)] == pytest.approx([low / 8, 8 * high], rel=0.01), "three octaves beyond"
 
 
 def test_of_equal_costs_the_outermost_rates_come_last_as_the_cap_pays_for_the_first() -> None:
-    for (_, _, ruled), rates in rates_of().items():
-        if ruled is not False:
+    for (_, _, mup), rates in rates_of().items():
+        if mup is not False:
             distances = [abs(math.log2(rate / rates[0])) for rate in rates]
             assert [round(each) for each in distances] == [0, 1, 1, 2, 2, 3, 3]
 
@@ -104,8 +104,8 @@ def test_drift_and_regret_are_those_that_the_rows_were_made_with() -> None:
     found = descents(transferred(seeds=2))
     base = base_of(found)
     assert base is not None
-    for ruled, drift in ((True, 0.0), (False, -2.0)):
-        wide = along(found, "d_model", ruled=ruled)[-1]
+    for mup, drift in ((True, 0.0), (False, -2.0)):
+        wide = along(found, "d_model", mup=mup)[-1]
         assert wide.shape == {"d_model": 512, "layers": 4} and len(wide.seeds) == 2
         assert wide.drift(base) == pytest.approx((drift,) * 3)
         assert wide.regret(base) == pytest.approx((CURVATURE * drift**2,) * 3)
@@ -114,7 +114,7 @@ def test_drift_and_regret_are_those_that_the_rows_were_made_with() -> None:
 def test_over_seeds_an_interval_is_that_of_a_mean() -> None:
     rows = [row | {"valid_loss": row["valid_loss"] * (1 + 0.1 * row["config"]["seed"])} for row in transferred(seeds=3)]
     found = descents(rows)
-    base, wide = base_of(found), along(found, "d_model", ruled=False)[-1]
+    base, wide = base_of(found), along(found, "d_model", mup=False)[-1]
     assert base is not None and wide.regret(base) == pytest.approx(mean_interval([0.4, 0.44, 0.48]))
 
 
