@@ -478,14 +478,14 @@ def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: floa
     """Return the memory model of one family on this text, without a limit. beyond: bytes that trials of earlier studies
     took above the first guess."""
 
-    def paper(config: Mapping[str, Any], micro_batches: int) -> int:
+    def estimate(config: Mapping[str, Any], micro_batches: int) -> int:
         whole = whole_config(recipe, family, config)
         return FAMILIES[family].memory_estimate(whole, data, micro_batches=micro_batches, device=torch.device(kind))
 
     def most(config: Mapping[str, Any]) -> int:
         return FAMILIES[family].most_micro_batches(whole_config(recipe, family, config), data)
 
-    return MemoryModel(overhead=first_overhead(family, kind) + beyond, paper=paper, most=most)
+    return MemoryModel(overhead=first_overhead(family, kind) + beyond, estimate=estimate, most=most)
 
 
 def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, MemoryModel]) -> None:

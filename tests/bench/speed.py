@@ -285,7 +285,7 @@ def estimates(data: Path, *, short: bool) -> Iterator[Row]:
             timer.add(timed(lambda learner=learner: learner.step(1.0)))
         held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
         measured = held + most_bytes(lambda learner=learner: learner.step(1.0), learner.device)
-        memories.append((name, on_paper(learner, prepared) / measured - 1))
+        memories.append((name, estimated_bytes(learner, prepared) / measured - 1))
         count = max(1, round((1.0 if short else SECONDS) / timer.settled))
         taken = timed(lambda learner=learner, count=count: [learner.step(1.0) for _ in range(count)])
         seconds.append((name, timer.settled * count / taken - 1))
@@ -306,7 +306,7 @@ def configurations(data: Path, *, short: bool) -> Iterator[tuple[str, Config, Da
             yield f"translation d{d_model} l{layers} p{dropout:g} {precision}", config, pairs(data)
 
 
-def on_paper(learner: Learner, data: Data) -> int:
+def estimated_bytes(learner: Learner, data: Data) -> int:
     """Bytes of a step."""
     config = learner.config
     shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)

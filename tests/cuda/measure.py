@@ -41,7 +41,7 @@ from model.training.memory import PeakMemory
 from model.training.time_budget import warm_up
 from tune.devices import MPS
 from tune.recipe import launches
-from tune.search.memory_model import PAPER_BYTES_FACTOR, first_overhead
+from tune.search.memory_model import ESTIMATE_FACTOR, first_overhead
 
 ROOT = Path(__file__).resolve().parents[2]
 PART_SECONDS = 480.0
@@ -295,9 +295,9 @@ def _memory(bench: Bench, config: Config, data: Data) -> Row:
     step = peak.bytes()
     evaluate(learner.model, config, data, "valid", tokens=16_384, device=bench.device)
     bench.wait()
-    paper = memory_estimate(config, data, micro_batches=1, device=bench.device)
-    foretold = first_overhead(config.family, bench.device.type) + PAPER_BYTES_FACTOR * paper
-    told = f"{peak.bytes() / 1e6:.0f}, {step / 1e6:.0f}, {foretold / 1e6:.0f}, {paper / 1e6:.0f}"
+    estimate = memory_estimate(config, data, micro_batches=1, device=bench.device)
+    foretold = first_overhead(config.family, bench.device.type) + ESTIMATE_FACTOR * estimate
+    told = f"{peak.bytes() / 1e6:.0f}, {step / 1e6:.0f}, {foretold / 1e6:.0f}, {estimate / 1e6:.0f}"
     return row(
         f"MB of a trial, {config.batch_tokens:,} tokens a step: at most; before its evaluation; foretold; on paper",
         f"{named(config)}: {told}", "within 10 %",

@@ -52,15 +52,15 @@ def largest_rows(bytes_of: Callable[[int], float], limit: float, most: int) -> i
     return bisect_right(range(1, most + 1), limit, key=bytes_of)
 
 
-def fitted(measured: Mapping[int, float], paper: Callable[[int], float]) -> Callable[[int], float]:
+def fitted(measured: Mapping[int, float], estimate: Callable[[int], float]) -> Callable[[int], float]:
     """Return a function that predicts the bytes of a batch from its rows: a line fitted to what batches took, over what
-    they take on paper."""
-    x = np.array([paper(rows) for rows in measured], dtype=float)  # products of bytes would overflow as integers
+    is estimated of them."""
+    x = np.array([estimate(rows) for rows in measured], dtype=float)  # products of bytes would overflow as integers
     y = np.array(list(measured.values()), dtype=float)
     if len(measured) < 2:
-        return lambda rows: float(y[0] * paper(rows) / x[0])
+        return lambda rows: float(y[0] * estimate(rows) / x[0])
     slope, intercept = np.polyfit(x, y, 1)
-    return lambda rows: float(intercept + slope * paper(rows))
+    return lambda rows: float(intercept + slope * estimate(rows))
 
 
 MEMORY = "memory_bytes", "tensor_bytes", "paper_bytes"
@@ -198,8 +198,8 @@ def epoch_rows(config: Config, data: Data) -> int:
     return len(single)
 
 
-def paper(context: TaskContext) -> Callable[[int], float]:
-    """Return a function that gives the bytes on paper of a step with so many rows."""
+def estimator(context: TaskContext) -> Callable[[int], float]:
+    """Return a function that gives the estimated bytes of a step with so many rows."""
     family, data, device = FAMILIES[context.config.family], context.data, context.device
     return lambda rows: family.memory_estimate(
         of_rows(context.config, data, rows), data, micro_batches=1, device=device
@@ -214,7 +214,7 @@ def measure_batch(context: TaskContext, asked: dict[str, Any]) -> Iterator[Messa
     found = trials.run(rows, share=asked["share"])
     if found["ended"] == TOO_LATE:
         raise UserError("the time for it was too short: give a larger --budget with --resume")
-    yield Message(kind="steps", row=found | {"paper_bytes": paper(context)(rows), "limit_bytes": trials.limit})
+    yield Message(kind="steps", row=found | {"paper_bytes": estimator(context)(rows), "limit_bytes": trials.limit})
 
 
 def measure_largest(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
@@ -231,7 +231,7 @@ def measure_largest(context: TaskContext, asked: dict[str, Any]) -> Iterator[Mes
         context, trials
     )
     if fits and fits not in BATCHES and context.seconds_left() - END_SECONDS > MARGIN * trials.seconds(fits):
-        row["timed"] = trials.run(fits, share=asked["share"]) | {"paper_bytes": paper(context)(fits)}
+        row["timed"] = trials.run(fits, share=asked["share"]) | {"paper_bytes": estimator(context)(fits)}
     tried = [[count, each["ended"], each.get("memory_bytes")] for count, each in sorted(trials.rows().items())]
     yield Message(kind="steps", row=row | {"tried": tried})
 
@@ -246,17 +246,17 @@ def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
 def predict_largest_batch(context: TaskContext, trials: Trials) -> dict[str, Any]:
     """Return the largest batch as predicted by the search's rule for memory, before any run, and by what small batches
     took; and the limit in bytes."""
-    known, on_paper = trials.rows(), paper(context)
+    known, estimate = trials.rows(), estimator(context)
     small = {rows: known[rows]["memory_bytes"] for rows in BATCHES if known.get(rows, {}).get("ended") == FITS}
     free = [each["free_bytes"] for each in known.values() if each.get("free_bytes")]
     limit = min([*free, *([trials.limit] if trials.limit is not None else [])], default=math.inf)
     rule = MemoryModel(
         overhead=first_overhead(context.config.family, context.device.type),
-        paper=lambda config, parts: on_paper(int(config["rows"])),
+        estimate=lambda config, parts: estimate(int(config["rows"])),
     )
     found = {"limit_bytes": limit, "by_rule": largest_rows(lambda rows: rule.predicted({"rows": rows}, 1), limit, MOST)}
     if small:
-        found["foretold"] = largest_rows(fitted(small, on_paper), limit, MOST)
+        found["foretold"] = largest_rows(fitted(small, estimate), limit, MOST)
         found["foretold_from"] = list(small)
     return found
 

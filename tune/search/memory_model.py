@@ -9,8 +9,8 @@ from tune.units import bytes_text
 OVERHEAD_BYTES = {"translation": 250e6, "nanogpt": 100e6}
 """Bytes that a trial takes on a CPU whatever the size of its model: a kernel for each shape of batch and layer,
 compiled code, and what the heap does not use again. On a GPU it takes none."""
-PAPER_BYTES_FACTOR = 1.1
-"""How many times the bytes that its model needs on paper a trial takes, beside the overhead."""
+ESTIMATE_FACTOR = 1.1
+"""How many times the estimated bytes of its model a trial takes, beside the overhead."""
 RAN_OUT_FACTOR = 1.02
 """How many times the limit a trial that ran out of memory counts as having taken."""
 
@@ -24,7 +24,7 @@ class MemoryModel:
     """What the trials of one family need. Pure: it follows from what was learned, in whatever order.
 
     limit: bytes that a trial may take, inf where there is none; overhead: bytes beside the model, the first guess;
-    paper(config, micro_batches): bytes on paper of a trial whose batches are cut into so many parts; most(config):
+    estimate(config, micro_batches): estimated bytes of a trial whose batches are cut into so many parts; most(config):
     number of parts beyond which more are no use.
     """
 
@@ -32,10 +32,10 @@ class MemoryModel:
         self,
         limit: float = math.inf,
         overhead: float = 0.0,
-        paper: Callable[[Mapping[str, Value], int], float] = lambda config, micro_batches: 0.0,
+        estimate: Callable[[Mapping[str, Value], int], float] = lambda config, micro_batches: 0.0,
         most: Callable[[Mapping[str, Value]], int] = lambda config: 1,
     ) -> None:
-        self.limit, self.most, self._overhead, self._paper = limit, most, overhead, paper
+        self.limit, self.most, self._overhead, self._estimate = limit, most, overhead, estimate
 
     def state(self) -> float:
         """Return what was learned: the bytes that trials take beside their models."""
@@ -43,7 +43,7 @@ class MemoryModel:
 
     def predicted(self, config: Mapping[str, Value], micro_batches: int) -> float:
         """Return the bytes that a trial will take above what its process holds without it."""
-        return self._overhead + PAPER_BYTES_FACTOR * self._paper(config, micro_batches)
+        return self._overhead + ESTIMATE_FACTOR * self._estimate(config, micro_batches)
 
     def micro_batches(self, config: Mapping[str, Value]) -> int | None:
         """Return into how few parts a batch must be cut to fit: as many as its config asks for (else one), times a
@@ -72,4 +72,4 @@ class MemoryModel:
         """Learn the most bytes that a trial took; None: it ran out. limit: what it might take then (None: as now)."""
         taken = RAN_OUT_FACTOR * (self.limit if limit is None else limit) if measured is None else measured
         if math.isfinite(taken):
-            self._overhead = max(self._overhead, taken - PAPER_BYTES_FACTOR * self._paper(config, micro_batches))
+            self._overhead = max(self._overhead, taken - ESTIMATE_FACTOR * self._estimate(config, micro_batches))

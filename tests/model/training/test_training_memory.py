@@ -26,7 +26,7 @@ from model.training.memory import MemoryLimit, ran_out
 from tests.forked import FORKING
 from tests.model.conftest import Script, assert_parts_add_up, prepared
 from tune.reports import Report
-from tune.search.memory_model import PAPER_BYTES_FACTOR, first_overhead
+from tune.search.memory_model import ESTIMATE_FACTOR, first_overhead
 
 CPU = torch.device("cpu")
 Run = Callable[..., list[Report]]
@@ -259,8 +259,8 @@ def test_what_a_gpu_keeps_for_a_trial_is_foretold(
     config = Config(family=family, **{"precision": "bf16", "batch_tokens": 16_384, **sizes, **changes})
     text, pairs = replace(text_data, vocabulary=vocabulary), replace(pair_data, vocabulary=vocabulary)
     data = text if row is None else replace(pairs, row=row)
-    paper = memory_estimate(config, data, micro_batches=1, device=torch.device("cuda"))
-    foretold = first_overhead(family, "cuda") + PAPER_BYTES_FACTOR * paper
+    estimate = memory_estimate(config, data, micro_batches=1, device=torch.device("cuda"))
+    foretold = first_overhead(family, "cuda") + ESTIMATE_FACTOR * estimate
     assert foretold == pytest.approx(1e6 * megabytes, rel=0.1)
 
 

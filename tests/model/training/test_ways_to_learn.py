@@ -46,7 +46,7 @@ def test_checkpointing_keeps_less_and_the_gradients_are_the_same(
     architecture: str, small_text: Config, text_data: TextData
 ) -> None:
     config = replace(small_text, architecture=architecture, dropout=0.2, layers=4)
-    kept, found, paper = {}, {}, {}
+    kept, found, estimate = {}, {}, {}
     for checkpointing in (False, True):
         learner = Learner(replace(config, checkpointing=checkpointing), text_data, CPU)
         sizes: list[int] = []
@@ -59,8 +59,8 @@ def test_checkpointing_keeps_less_and_the_gradients_are_the_same(
             found[checkpointing] = gradients(learner)
         kept[checkpointing] = sum(sizes)
         many = replace(learner.config, batch_tokens=100_000)
-        paper[checkpointing] = memory_estimate(many, text_data, micro_batches=1, device=CPU)
-    assert kept[True] < 0.6 * kept[False] and paper[True] < 0.6 * paper[False]
+        estimate[checkpointing] = memory_estimate(many, text_data, micro_batches=1, device=CPU)
+    assert kept[True] < 0.6 * kept[False] and estimate[True] < 0.6 * estimate[False]
     for name, gradient in found[False].items():
         torch.testing.assert_close(found[True][name], gradient)
 

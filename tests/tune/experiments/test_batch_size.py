@@ -158,21 +158,21 @@ def test_where_nothing_fits_and_where_everything_does():
 
 
 def test_a_line_through_small_batches_foretells_the_largest():
-    def paper(rows):
+    def estimate(rows):
         return 1000 + 10 * rows
 
-    measured = {rows: 500 + 1.25 * paper(rows) for rows in (32, 128)}
-    assert largest_rows(fitted(measured, paper), 500 + 1.25 * paper(900), 10**6) == 900
-    assert largest_rows(fitted({32: 2 * paper(32)}, paper), 2 * paper(50), 10**6) == 50
-    assert largest_rows(paper, 999, 10**6) == 0 and largest_rows(paper, 1e12, 77) == 77
+    measured = {rows: 500 + 1.25 * estimate(rows) for rows in (32, 128)}
+    assert largest_rows(fitted(measured, estimate), 500 + 1.25 * estimate(900), 10**6) == 900
+    assert largest_rows(fitted({32: 2 * estimate(32)}, estimate), 2 * estimate(50), 10**6) == 50
+    assert largest_rows(estimate, 999, 10**6) == 0 and largest_rows(estimate, 1e12, 77) == 77
 
 
 @pytest.mark.parametrize("measured", [[32], [32, 128, 512]])
 def test_bytes_that_no_64_bit_integer_holds_the_square_of_foretell_as_many_rows(measured):
-    def paper(rows):
+    def estimate(rows):
         return 10**7 + 3 * 10**6 * rows
 
-    foretold = fitted({rows: 2 * paper(rows) for rows in measured}, paper)
+    foretold = fitted({rows: 2 * estimate(rows) for rows in measured}, estimate)
     taken = [foretold(rows) for rows in (1, 100, 10**4, 2**24)]
-    assert taken == pytest.approx([2 * paper(rows) for rows in (1, 100, 10**4, 2**24)])
-    assert largest_rows(foretold, 2 * paper(103) + 1, 2**24) == 103
+    assert taken == pytest.approx([2 * estimate(rows) for rows in (1, 100, 10**4, 2**24)])
+    assert largest_rows(foretold, 2 * estimate(103) + 1, 2**24) == 103

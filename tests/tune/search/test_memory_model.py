@@ -15,8 +15,8 @@ from tests.tune.search.world import (
     START_UP_SECONDS,
     Numbered,
     World,
+    estimated_bytes,
     known_memory,
-    on_paper,
 )
 from tune.reports import Report
 from tune.search.family import MOST_REFUSALS
@@ -54,7 +54,7 @@ def test_what_ran_out_is_not_tried_again_nor_is_what_needs_more() -> None:
     known.learn(config, 2, None)
     for number in range(400):
         parts = known.micro_batches({"number": number})
-        assert parts is None or on_paper({"number": number}, parts) < on_paper(config, 2)
+        assert parts is None or estimated_bytes({"number": number}, parts) < estimated_bytes(config, 2)
 
 
 def test_what_is_known_does_not_depend_on_the_order() -> None:
@@ -69,7 +69,7 @@ def test_what_is_known_does_not_depend_on_the_order() -> None:
 
 
 def test_without_a_limit_everything_fits() -> None:
-    known = MemoryModel(paper=on_paper)
+    known = MemoryModel(estimate=estimated_bytes)
     known.learn({"number": 1}, 1, 1e15)
     known.learn({"number": 1}, 1, None)
     assert known.micro_batches({"number": 999}) == 1
@@ -118,7 +118,7 @@ class OneInSix(Numbered):
 
     def suggest(self, trial: str) -> dict[str, Any]:
         small, large = ({"number": 1000 * self.given + rest} for rest in (0, 100))
-        assert on_paper(small, 1) < 0.01 * LIMIT < 0.9 * LIMIT < on_paper(large, MOST_MICRO_BATCHES)
+        assert estimated_bytes(small, 1) < 0.01 * LIMIT < 0.9 * LIMIT < estimated_bytes(large, MOST_MICRO_BATCHES)
         self.given += 1
         return large if self.given % 6 else small
 

@@ -18,7 +18,7 @@ from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame
 from tune.search.listed import ListEntry, listed_family
-from tune.search.memory_model import PAPER_BYTES_FACTOR, MemoryModel
+from tune.search.memory_model import ESTIMATE_FACTOR, MemoryModel
 from tune.search.resume import agreed_terms, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.store.accounting import Accounting, Assignment, Ledger
@@ -81,8 +81,8 @@ class Numbered:
         self.failed |= {trial: rung} if loss is None else {}
 
 
-def on_paper(config: Mapping[str, Any], micro_batches: int) -> float:
-    """Bytes that a configuration needs on paper: from 3 MB to 1 GB and more, however small its batches are cut."""
+def estimated_bytes(config: Mapping[str, Any], micro_batches: int) -> float:
+    """Estimated bytes of a configuration: from 3 MB to 1 GB and more, however small its batches are cut."""
     return 1e6 * (1 + config["number"] * 389 % 1000) * (1 + 2 / micro_batches)
 
 
@@ -91,12 +91,14 @@ FIRST_GUESS = 200e6
 
 def needed(config: Mapping[str, Any], micro_batches: int) -> float:
     """And what it really needs: more than the first guess."""
-    return 2.5 * FIRST_GUESS + PAPER_BYTES_FACTOR * on_paper(config, micro_batches)
+    return 2.5 * FIRST_GUESS + ESTIMATE_FACTOR * estimated_bytes(config, micro_batches)
 
 
 def known_memory(limit: float) -> MemoryModel:
     """What is known of it before anything ran."""
-    return MemoryModel(limit=limit, overhead=FIRST_GUESS, paper=on_paper, most=lambda config: MOST_MICRO_BATCHES)
+    return MemoryModel(
+        limit=limit, overhead=FIRST_GUESS, estimate=estimated_bytes, most=lambda config: MOST_MICRO_BATCHES
+    )
 
 
 class Played(Simulation):
