@@ -10,7 +10,7 @@ from analysis import tables
 from analysis.settings import SpendSettings
 from analysis.study import RUNS, Study, is_driver_alive, newest_study, open_study
 from tune.reports import TIE
-from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS, ENERGY, SLOT_SHARE_SQL, TOLD_FROM
+from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS, ENERGY, MIN_UNSPENT_SHARE, SLOT_SHARE_SQL
 from tune.units import duration_text, energy_text, money_text, parse_price
 
 TRAINED_ON = f"""
@@ -148,7 +148,7 @@ def ending(study: Study) -> str:
         return "runs" if is_driver_alive(study.folder) else "has not ended: it was killed, and --resume goes on with it"
     reason = str(ended.get("reason", "done"))
     unspent = float(ended.get("cap", 0.0)) - float(ended.get("spent", 0.0))
-    if reason == ENDED_BY_CAP and ended.get("near_deadline") and unspent > TOLD_FROM * ended["cap"]:
+    if reason == ENDED_BY_CAP and ended.get("near_deadline") and unspent > MIN_UNSPENT_SHARE * ended["cap"]:
         reason = "deadline"
     return ENDING_TEXTS.get(reason, f"was cut short ({reason}) before it was done, and --resume goes on with it")
 

@@ -54,7 +54,7 @@ def cut(pixels, chosen):
 
 
 class Cuts:
-    """Feed for EndlessBatches: the numbers and crops of an epoch's images are drawn beforehand."""
+    """BatchSource of EndlessBatches: the numbers and crops of an epoch's images are drawn beforehand."""
 
     def __init__(self, rows, count, device):
         self.pixels, self.labels, self.count = resident(rows["pixels"], device), resident(rows["label"], device), count

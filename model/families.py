@@ -143,7 +143,7 @@ class Family:
 
 
 class _Listed:
-    """A feed of batches that exist already."""
+    """A source of batches that exist already."""
 
     def __init__(self, batches: Sequence[Batch], device: torch.device) -> None:
         self._batches, self._device = batches, device

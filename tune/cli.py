@@ -124,7 +124,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message.removeprefix('argument ')}; --help lists the flags")
 
 
-class Once(argparse.Action):
+class TypedOnce(argparse.Action):
     """Stores what was typed for a flag. UserError: it is typed twice, and the second would replace the first."""
 
     def __call__(self, parser: object, typed: argparse.Namespace, text: Any, flag: str | None = None) -> None:
@@ -134,7 +134,7 @@ class Once(argparse.Action):
         setattr(typed, self.dest, text)
 
 
-class Joined(argparse.Action):
+class JoinRepeats(argparse.Action):
     """Joins what was typed for a flag that repeats, with spaces between."""
 
     def __call__(self, parser: object, typed: argparse.Namespace, text: Any, flag: str | None = None) -> None:
@@ -163,7 +163,7 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
         elif is_switch(setting):
             into.add_argument(flag_name(setting.name), action="store_true", help=text)
         else:
-            action = Joined if flag.repeats else Once
+            action = JoinRepeats if flag.repeats else TypedOnce
             into.add_argument(flag_name(setting.name), metavar=metavar, help=text, action=action)
     made.usage = made.format_usage().removeprefix("usage: ").rstrip().replace("%", "%%")  # else taken for a format
     return made

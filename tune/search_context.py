@@ -15,7 +15,7 @@ from model.config import OLD_DEFAULTS, Config, Data, family_recipe, pad_of
 from model.cost.probe import LEAST_STEPS, step_seconds
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
-from model.data.resident import forget_made
+from model.data.resident import clear_memoized
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch, missing_for_compiling
 from model.training.memory import give_back_freed, machine_bytes, ran_out
@@ -185,7 +185,7 @@ def make_search_context(settings: Settings, devices: Devices) -> SearchContext:
         found = make_search_context(replace(settings, trials_per_gpu=shared.trials_each), devices)
         return replace(found, probed=found.probed + sum(seconds for _, seconds in measured.values()), begun=begun)
     if devices.kind == "cuda":  # the texts lie there for the measuring, and trials bring their own
-        forget_made()
+        clear_memoized()
         give_back_freed()
     devices = shared
     asked, notes = memory_limit(settings, devices)

@@ -39,7 +39,7 @@ from tune.search.successive_halving import (
 )
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold
-from tune.store.journal import ENDED_BY_CAP, ENERGY, TOLD_FROM, Journal, as_mapping
+from tune.store.journal import ENDED_BY_CAP, ENERGY, MIN_UNSPENT_SHARE, Journal, as_mapping
 from tune.store.queries import measured_text, ranking
 from tune.units import duration_text, energy_text, money_text
 
@@ -177,7 +177,7 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
     left = duration_text(round(cap - spent, 1))
     ended: Any = as_mapping(facts.get("ended"))
     by_itself = ended.get("reason") == ENDED_BY_CAP
-    for row in journal.rows(last) if cap - spent > TOLD_FROM * cap else ():
+    for row in journal.rows(last) if cap - spent > MIN_UNSPENT_SHARE * cap else ():
         if any(each in row["reason"] for each in (PAST_BEST, TOO_LITTLE, NO_LONGER)):
             yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"
         elif by_itself and (ended.get("near_deadline") or BEFORE_DEADLINE in row["reason"]):

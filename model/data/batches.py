@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from model.data.dataset import OwnData, PairData, PairSplit, TextData
 from model.data.packing import Shape, pack
-from model.data.resident import IGNORED, Batch, Inputs, LaidRows, ResidentPairs, ResidentText, made_once, to_device
+from model.data.resident import IGNORED, Batch, Inputs, ResidentPairs, ResidentRows, ResidentText, memoized, to_device
 from tune.errors import UserError
 
 EVALUATION_TOKENS = 2_048  # most of an evaluation's block on either side, padding included, unless it is a single row
@@ -42,7 +42,7 @@ def batch_shape(data: TextData | PairData | OwnData, *, batch_tokens: int, conte
     return BatchShape(max(1, round(batch_tokens / target)), source, target)
 
 
-class Feed(Protocol):
+class BatchSource(Protocol):
     """Source of batches: an epoch is planned as an array, and each of its rows makes a batch; `there` is the same row
     on the device."""
 
@@ -52,11 +52,11 @@ class Feed(Protocol):
 
 
 class EndlessBatches:
-    """Epoch after epoch of a feed; the order depends on the seed alone, the state on the batches taken."""
+    """Epoch after epoch of a source; the order depends on the seed alone, the state on the batches taken."""
 
-    def __init__(self, feed: Feed, seed: int, device: torch.device | str = "cpu") -> None:
-        """device: where the feed wants its plan"""
-        self._feed, self._seed, self._device = feed, seed, device
+    def __init__(self, source: BatchSource, seed: int, device: torch.device | str = "cpu") -> None:
+        """device: where the source wants its plan"""
+        self._source, self._seed, self._device = source, seed, device
         self._begin(epoch=0, batch=0)
 
     def __iter__(self) -> "EndlessBatches":
@@ -89,7 +89,7 @@ class EndlessBatches:
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the plan of an epoch."""
-        return self._feed.plan(np.random.default_rng([self._seed, epoch]))
+        return self._source.plan(np.random.default_rng([self._seed, epoch]))
 
     def _begin(self, *, epoch: int, batch: int) -> None:
         self._epoch, self._batch, self._plan = epoch, batch, self.order(epoch)
@@ -98,14 +98,14 @@ class EndlessBatches:
         self._there = to_device(self._plan, self._device)
 
     def _at(self, index: int) -> Batch:
-        return self._feed.batch(self._plan[index], self._there[index])
+        return self._source.batch(self._plan[index], self._there[index])
 
 
 class Samples(Dataset[Batch]):
     """The rows of the first epoch, each as a batch of its own, for the processes of a DataLoader."""
 
     def __init__(self, batches: EndlessBatches) -> None:
-        self._feed, plan = batches._feed, batches.order(0)
+        self._source, plan = batches._source, batches.order(0)
         self._rows = plan.reshape(-1, 1, *plan.shape[2:])
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class Samples(Dataset[Batch]):
 
     def __getitem__(self, number: int) -> Batch:
         row = self._rows[number]
-        return self._feed.batch(row, torch.from_numpy(row))
+        return self._source.batch(row, torch.from_numpy(row))
 
 
 class TrainBatches(EndlessBatches):
@@ -133,9 +133,9 @@ class TrainBatches(EndlessBatches):
         device: torch.device | str = "cpu",
     ) -> None:
         shape = batch_shape(data, batch_tokens=batch_tokens, context=context)
-        feed = _PairFeed(data, shape, device) if isinstance(data, PairData) else _TextFeed(data, shape, device)
-        super().__init__(feed, seed, device)
-        self._resident: _PairFeed | _TextFeed = feed
+        source = _PairSource(data, shape, device) if isinstance(data, PairData) else _TextSource(data, shape, device)
+        super().__init__(source, seed, device)
+        self._resident: _PairSource | _TextSource = source
 
     def take(self, most: int) -> tuple[Tensor, list[int]]:
         """Take the next batches, at most so many and of one epoch: return their plan on the device (N, rows) and their
@@ -167,11 +167,11 @@ class TrainBatches(EndlessBatches):
             each._batch += 1
         rows = [each._plan[each._batch - 1] for each in several]
         there = torch.cat([each._there[each._batch - 1] for each in several])
-        feed = several[0]._resident
-        return feed.batch(np.concatenate(rows), there), [feed.tokens(row) for row in rows]
+        source = several[0]._resident
+        return source.batch(np.concatenate(rows), there), [source.tokens(row) for row in rows]
 
 
-class _TextFeed:
+class _TextSource:
     """Windows of the training text."""
 
     def __init__(self, data: TextData, shape: BatchShape, device: torch.device | str) -> None:
@@ -201,7 +201,7 @@ class _TextFeed:
         return len(begins) * self._shape.target
 
 
-class _PairFeed:
+class _PairSource:
     """Packed rows of the training pairs: on a GPU laid out once; on a CPU made from the text that processes share."""
 
     def __init__(self, data: PairData, shape: BatchShape, device: torch.device | str) -> None:
@@ -213,7 +213,7 @@ class _PairFeed:
                 f"fewer than a batch; give a file that has about {wanted} of them"
             )
         place = torch.device(device)
-        self._laid = None if place.type == "cpu" else made_once(LaidRows, data, place)
+        self._laid = None if place.type == "cpu" else memoized(ResidentRows, data, place)
         self._pairs = ResidentPairs(data, data.train, device)
         self._tokens = np.add.reduceat(data.train.lengths[data.rows.pairs, 1], data.rows.offsets[:-1])
 
@@ -303,7 +303,7 @@ def span(data: TextData | PairData, split: str, tokens: int | None, context: int
     for some in np.array_split(begins, max(1, len(begins) * context // COUNTED_AT_ONCE)):
         at = (some[:, None] + np.arange(context)).flatten()
         at = at[at < last]
-        counted = data.spelled.count(ids[at], ids[at + 1])
+        counted = data.token_counts.count(ids[at], ids[at + 1])
         found = Span(found.tokens + len(at), found.characters + counted[0], found.words + counted[1])
     return found
 
@@ -338,7 +338,7 @@ def _pair_evaluation(
 ) -> Iterator[Batch]:
     """Yield batches of pairs, packed as in training; pairs too long for that are packed into longer rows."""
     pairs = ResidentPairs(data, split, device)
-    for rows, (source, target) in made_once(_measured_rows, split, tokens, *data.row):
+    for rows, (source, target) in memoized(_measured_rows, split, tokens, *data.row):
         block = max(1, EVALUATION_TOKENS // max(source, target))
         count = _rows(block, max(source, target), most)
         for first in range(0, len(rows), count):

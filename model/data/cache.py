@@ -20,7 +20,7 @@ from pathlib import Path
 import tokenizers
 
 from model.config import Data
-from model.data.corpus import PairCorpus, TextCorpus, Track
+from model.data.corpus import PairCorpus, ProgressBar, TextCorpus
 from model.data.dataset import OwnData, prepare_pairs, prepare_text
 from model.data.stored import Stored
 from tune.errors import UserError
@@ -37,7 +37,7 @@ ABANDONED = 86_400.0
 MAKING = "making-"
 
 
-def load_or_prepare(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus], track: Track) -> Data:
+def load_or_prepare(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus], track: ProgressBar) -> Data:
     """Return the prepared data of a source: kept from an earlier time, or made now from the corpus that `load` reads.
 
     source: its name, with all options of reading it. UserError: that of `load`; it changed while it was read; no disk
@@ -105,7 +105,7 @@ def cache_folder() -> Path:
     return (asked if asked.is_absolute() else Path.home() / ".cache") / "ration"
 
 
-def prepare(corpus: Corpus, track: Track, folder: Path | None = None) -> Data:
+def prepare(corpus: Corpus, track: ProgressBar, folder: Path | None = None) -> Data:
     """Tokenize a corpus, once for all trials; a family's own data stays as it is."""
     if isinstance(corpus, OwnData):
         return corpus
@@ -123,7 +123,7 @@ def _open(key: str) -> Data | None:
     return found if isinstance(found, Data) else None
 
 
-def _make(key: str, corpus: Corpus, track: Track, unchanged: Callable[[], None]) -> Data:
+def _make(key: str, corpus: Corpus, track: ProgressBar, unchanged: Callable[[], None]) -> Data:
     """Prepare a corpus and keep it, though other processes may do the same; where it cannot be kept, prepare it only.
 
     unchanged: raises where the source has changed, so that the data may not be what its name says.

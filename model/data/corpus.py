@@ -26,18 +26,18 @@ PIECE = 1 << 20
 T = TypeVar("T")
 
 
-class Track(Protocol):
+class ProgressBar(Protocol):
     """Passes on `total` items, and may show the progress of what they are `about`."""
 
     def __call__(self, items: Iterable[T], about: str, total: int) -> Iterable[T]: ...
 
 
-def untracked(items: Iterable[T], about: str, total: int) -> Iterable[T]:
+def no_progress_bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
     """Pass on the items without showing any progress."""
     return items
 
 
-def chunks(items: list[T], track: Track, about: str) -> Iterator[list[T]]:
+def chunks(items: list[T], track: ProgressBar, about: str) -> Iterator[list[T]]:
     """Yield the items, CHUNK at a time."""
     for start in track(range(0, len(items), CHUNK), about, math.ceil(len(items) / CHUNK)):
         yield items[start : start + CHUNK]
@@ -102,7 +102,7 @@ class Text:
         self._from = max(0, bisect_right(begins, (first, math.inf)) - 1)
 
     @classmethod
-    def whole(cls, read: Read, track: Track = untracked, about: str = "", pieces: int = 0) -> "Text":
+    def whole(cls, read: Read, track: ProgressBar = no_progress_bar, about: str = "", pieces: int = 0) -> "Text":
         """Return all of a text, which is read once to see how long it is."""
         begins, characters = [], 0
         for place, piece in track(read(0), about, pieces):
@@ -154,7 +154,7 @@ class TextCorpus:
     test: Pieces
 
 
-def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, track: Track = untracked) -> PairCorpus:
+def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, track: ProgressBar = no_progress_bar) -> PairCorpus:
     """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar). UserError: what is wrong, and where.
 
     Pairs that are too long are left out after the split, so that the other pairs are where they would be with them.
@@ -204,7 +204,7 @@ def short_pairs(pairs: list[Pair]) -> list[Pair]:
     return [pair for pair in pairs if max(map(len, pair)) <= LONGEST_CHARACTERS]
 
 
-def load_text(path: Path | None, *, track: Track = untracked) -> TextCorpus:
+def load_text(path: Path | None, *, track: ProgressBar = no_progress_bar) -> TextCorpus:
     """Look through a text file (None: the source of Python's standard library). UserError: what is wrong with it."""
     if path is None:
         source = _standard_library()
@@ -244,7 +244,7 @@ def normalised(sentence: str) -> str:
     return text[first:last] or text
 
 
-def split_pairs(pairs: list[Pair], *, held_out: int = 2, track: Track = untracked) -> list[list[Pair]]:
+def split_pairs(pairs: list[Pair], *, held_out: int = 2, track: ProgressBar = no_progress_bar) -> list[list[Pair]]:
     """Split pairs into train and so many held-out splits; no normalised sentence of either language is in two of them.
 
     Pairs that share a sentence, directly or through others, form a component; components are shuffled and dealt whole.
@@ -260,7 +260,7 @@ def split_pairs(pairs: list[Pair], *, held_out: int = 2, track: Track = untracke
     return [train, *others]
 
 
-def _components(pairs: list[Pair], track: Track) -> list[list[Pair]]:
+def _components(pairs: list[Pair], track: ProgressBar) -> list[list[Pair]]:
     """Return the connected components of the graph of normalised sentences whose edges are pairs, by union-find."""
     numbers: dict[str, int] = {}
     parent = array("q")

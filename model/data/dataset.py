@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model.data.corpus import PIECE, Pair, PairCorpus, TextCorpus, Track, chunks, untracked
+from model.data.corpus import PIECE, Pair, PairCorpus, ProgressBar, TextCorpus, chunks, no_progress_bar
 from model.data.packing import Rows, Shape, pack, row_shape
 from model.data.stored import Stored, write
 from model.data.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer, in_lines
@@ -115,7 +115,7 @@ def _some(sentences: Sentences, kept: np.ndarray) -> Sentences:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spelled:
+class TokenCounts:
     """What each token spells (V,): its characters, the words that begin inside it, and whether it begins or ends with a
     space. A character of several bytes counts where it begins; one that is split over tokens is not seen as a space."""
 
@@ -125,9 +125,9 @@ class Spelled:
     ends: np.ndarray
 
     @classmethod
-    def of_tokenizer(cls, tokenizer: Tokenizer) -> "Spelled":
-        """Return what the tokens of a tokenizer spell."""
-        pieces = tokenizer.spelled()
+    def of_tokenizer(cls, tokenizer: Tokenizer) -> "TokenCounts":
+        """Return the counts of a tokenizer's tokens."""
+        pieces = tokenizer.token_bytes()
         texts = [piece.decode(errors="replace") for piece in pieces]
         return cls(
             characters=np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in pieces]),
@@ -162,9 +162,9 @@ class TextData(Stored):
         return len(self.train)
 
     @cached_property
-    def spelled(self) -> Spelled:
+    def token_counts(self) -> TokenCounts:
         """What each token spells."""
-        return Spelled.of_tokenizer(Tokenizer.from_json(self.tokenizer))
+        return TokenCounts.of_tokenizer(Tokenizer.from_json(self.tokenizer))
 
     @property
     def unknown_share(self) -> float:
@@ -213,7 +213,7 @@ class OwnData(Stored):
         return whole.hexdigest()
 
 
-def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
+def prepare_pairs(corpus: PairCorpus, track: ProgressBar = no_progress_bar) -> PairData:
     """Learn one vocabulary for both languages from a sample of the training split, and tokenize all splits with it."""
     pairs = len(corpus.train) + len(corpus.valid) + len(corpus.test)
     parts = chunks(corpus.train, track, "learning a vocabulary")
@@ -243,7 +243,7 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
     )
 
 
-def prepare_text(corpus: TextCorpus, track: Track = untracked, folder: Path | None = None) -> TextData:
+def prepare_text(corpus: TextCorpus, track: ProgressBar = no_progress_bar, folder: Path | None = None) -> TextData:
     """Tokenize text: by character where the training split is short and has few different ones, else by byte-level BPE
     learned from it.
 
@@ -316,7 +316,7 @@ def _learned(line: str) -> list[str]:
     return re.split(rf"(\S{{{LEARNED_CHARACTERS}}})", line) if long else [line]
 
 
-def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) -> PairSplit:
+def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: ProgressBar) -> PairSplit:
     marks = np.array([[tokenizer.bos], [tokenizer.eos]], dtype=np.uint16)
     sources, targets = [], []
     for chunk in chunks(pairs, track, "tokenizing"):

@@ -28,13 +28,13 @@ from model.data.corpus import (
     PIECE,
     Pair,
     PairCorpus,
+    ProgressBar,
     Text,
     TextCorpus,
-    Track,
+    no_progress_bar,
     normalised,
     short_pairs,
     split_pairs,
-    untracked,
 )
 from tune.errors import UserError
 
@@ -251,7 +251,7 @@ Field = tuple[str, ...]
 """The name of a column, or the names of a column of structs and of one of its members."""
 
 
-def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> PairCorpus:
+def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: ProgressBar = no_progress_bar) -> PairCorpus:
     """Return the pairs of each split, without rows that are empty on one side and pairs that are too long.
 
     No sentence, on either side, stays in two splits: test keeps all its pairs, valid those that share none with test,
@@ -287,7 +287,7 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track =
     )  # fmt: skip
 
 
-def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> TextCorpus:
+def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: ProgressBar = no_progress_bar) -> TextCorpus:
     """Return the text of each split, a line for each row. If valid or test is missing, it is cut from the end of train.
 
     UserError: a field is not there, or there is too little text.
@@ -365,16 +365,16 @@ def _listed(there: list[Field]) -> str:
     return f"the text fields {', '.join(field[-1] for field in there)}" if there else "no text field"
 
 
-def _pairs(split: "Dataset", fields: list[Field], track: Track, about: str) -> list[Pair]:
+def _pairs(split: "Dataset", fields: list[Field], track: ProgressBar, about: str) -> list[Pair]:
     rows = (tuple(text.strip() for text in row) for row in _rows(split, fields, track, about))
     return [(source, target) for source, target in rows if source and target]
 
 
-def _text(split: "Dataset", field: Field, track: Track, about: str) -> Text:
+def _text(split: "Dataset", field: Field, track: ProgressBar, about: str) -> Text:
     def read(row: int) -> Iterator[tuple[int, str]]:
         """Yield the text from a row on, with the row that each piece begins at: about a PIECE, or a row if longer."""
         lines, first, characters = [""] * bool(row), row, 0
-        for (text,) in _rows(split.select(range(row, len(split))), [field], untracked, ""):
+        for (text,) in _rows(split.select(range(row, len(split))), [field], no_progress_bar, ""):
             if characters >= PIECE:
                 yield first, "\n".join(lines)
                 lines, first, characters = [""], row, 0
@@ -386,7 +386,7 @@ def _text(split: "Dataset", field: Field, track: Track, about: str) -> Text:
     return Text.whole(read, track, f"reading {about}", math.ceil(split.data.nbytes / PIECE))
 
 
-def _rows(split: "Dataset", fields: list[Field], track: Track, about: str) -> Iterator[tuple[str, ...]]:
+def _rows(split: "Dataset", fields: list[Field], track: ProgressBar, about: str) -> Iterator[tuple[str, ...]]:
     """Yield the fields of each row, in NFC, '' where one is missing; read table by table from the memory-mapped
     file."""
     tables = split.with_format("arrow").iter(batch_size=ROWS)

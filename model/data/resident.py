@@ -21,7 +21,7 @@ ROUND = 8
 LAID_AT_ONCE = 4_096
 """Rows that are laid out at a time, so that this takes little memory beside them."""
 KEPT = 16
-"""Results that `made_once` keeps: for two families the texts and rows on GPUs, and the packed rows of evaluations."""
+"""Results that `memoized` keeps: for two families the texts and rows on GPUs, and the packed rows of evaluations."""
 
 Inputs = tuple[Tensor, ...]
 
@@ -125,7 +125,7 @@ def _laid(shape: tuple[int, int], empty: int, places: Tensor, values: Tensor) ->
     return torch.full(shape, empty, device=values.device).view(-1).index_put_((places,), values.long()).view(shape)
 
 
-class LaidRows:
+class ResidentRows:
     """All packed rows of the training pairs, laid out once on a device, so that a batch is a gather.
 
     Rows are a little longer than `data.row` where CUDA's attention wants a multiple of ROUND.
@@ -157,7 +157,7 @@ Made = TypeVar("Made")
 _kept = OrderedDict[tuple[Hashable, ...], tuple[Any, Any]]()
 
 
-def made_once(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
+def memoized(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
     """Return `make(of, *given)`, called once for all trials of this process, and for all arrays that show the same
     memory in the same way, as those of a record's field do; the latest few results are kept."""
     shown = (of.ctypes.data, of.shape, of.strides, of.dtype.str) if isinstance(of, np.ndarray) else id(of)
@@ -171,8 +171,8 @@ def made_once(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
     return made
 
 
-def forget_made() -> None:
-    """Forget what `made_once` keeps, so that its memory is free once nothing else needs it."""
+def clear_memoized() -> None:
+    """Drop what `memoized` keeps, so that its memory is free once nothing else needs it."""
     _kept.clear()
 
 
@@ -182,7 +182,7 @@ def resident(array: np.ndarray, device: torch.device | str) -> Tensor:
     uint16 becomes int16, which all devices index; a vocabulary is far below 2 ** 15.
     """
     place = torch.device(device)
-    return _shared(array, place) if place.type == "cpu" else made_once(_shared, array, place)
+    return _shared(array, place) if place.type == "cpu" else memoized(_shared, array, place)
 
 
 def _shared(array: np.ndarray, device: torch.device) -> Tensor:

@@ -49,7 +49,7 @@ class Tokenizer(ABC):
         """Return the text of the ids; pad, bos and eos give nothing."""
 
     @abstractmethod
-    def spelled(self) -> list[bytes]:
+    def token_bytes(self) -> list[bytes]:
         """Return what each token spells, in UTF-8; characters of several bytes may be cut."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class CharacterTokenizer(Tokenizer):
         known = np.append(self._codes, np.uint32(ord(UNKNOWN_CHARACTER)))
         return known[np.fromiter(ids, dtype=np.int64)].tobytes().decode("utf-32-le", "surrogatepass")
 
-    def spelled(self) -> list[bytes]:
+    def token_bytes(self) -> list[bytes]:
         return [each.encode(errors="surrogatepass") for each in self.characters + UNKNOWN_CHARACTER]
 
     def to_json(self) -> str:
@@ -167,10 +167,10 @@ class SubwordTokenizer(Tokenizer):
         text: str = self._bpe.decode(list(map(int, ids)), skip_special_tokens=False)
         return text
 
-    def spelled(self) -> list[bytes]:
+    def token_bytes(self) -> list[bytes]:
         names = sorted(self._bpe.get_vocab().items(), key=lambda named: named[1])
-        spelled = [bytes(map(_BYTE_OF.__getitem__, name)) for name, _ in names]
-        return spelled + [b""] * (self.vocabulary - len(spelled))
+        found = [bytes(map(_BYTE_OF.__getitem__, name)) for name, _ in names]
+        return found + [b""] * (self.vocabulary - len(found))
 
     def to_json(self) -> str:
         return json.dumps({"kind": "bpe", "marks": self._marks, "bpe": json.loads(self._bpe.to_str())})

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tune.errors import UserError
 
 MASK_POOL_ELEMENTS = 2**22  # elements of the resident dropout mask
-UNSEEN = -1e4  # added to the scores of masked positions; finite, so that a fully masked row gives no NaN
+MASKED = -1e4  # added to the scores of masked positions; finite, so that a fully masked row gives no NaN
 ALIGNED = 32  # offsets into that mask are multiples of this: vector instructions want aligned addresses
 ROTARY_BASE = 1_000.0
 LEAST_WIDTH = 8  # heads are padded to multiples of this width for CUDA's fused attention with a bias in 16 bits
@@ -195,8 +195,8 @@ def causal_bias(length: int, device: torch.device | None = None) -> Tensor:
 
 
 def same_sentence_bias(of: Tensor, others: Tensor, bias: Tensor | float = 0.0) -> Tensor:
-    """of (B, T), others (B, S), both sentence numbers -> (B, 1, T, S): bias where they are equal, else UNSEEN"""
-    return torch.where(of[:, None, :, None] == others[:, None, None], bias, UNSEEN)
+    """of (B, T), others (B, S), both sentence numbers -> (B, 1, T, S): bias where they are equal, else MASKED"""
+    return torch.where(of[:, None, :, None] == others[:, None, None], bias, MASKED)
 
 
 def rotary_tables(length: int, width: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:

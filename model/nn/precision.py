@@ -27,7 +27,7 @@ _CPU_FLAGS = {torch.bfloat16: ("avx512_bf16", "amx_bf16"), torch.float16: ("avx5
 _MKLDNN: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 _FASTER = 1.2  # a switch or a dtype that gains less than this is not worth its risk
 _TRUE_FP32 = 1e-6  # relative error of a real fp32 product; bf16 has 3e-3
-_TOLD: dict[str, Any] = {}
+_FACTS: dict[str, Any] = {}
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -175,7 +175,7 @@ def processor_facts() -> dict[str, Any]:
 
 def use_processor_facts(known: Mapping[str, Any]) -> None:
     """Take over what `processor_facts` returned elsewhere; measuring again takes time and may come out differently."""
-    _TOLD.update(known)
+    _FACTS.update(known)
     _native.cache_clear()
     _onednn_fp32_pays.cache_clear()
 
@@ -191,8 +191,8 @@ def _native(kind: str, index: int | None) -> tuple[str, ...]:
     if kind == "cuda":
         major = torch.cuda.get_device_capability(index)[0]
         return ("fp32", *(("tf32", "bf16") if major >= 8 else ()), *(("fp16",) if major >= 7 else ()))
-    told: tuple[str, ...] | None = _TOLD.get("native")
-    return told or ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))
+    known: tuple[str, ...] | None = _FACTS.get("native")
+    return known or ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))
 
 
 def upstream_precision(precisions: Sequence[str]) -> str:
@@ -222,8 +222,8 @@ def _onednn_fp32_pays() -> bool:
 
     The switch only *permits* bf16; with AMX oneDNN would really use it, which the error shows.
     """
-    if "onednn" in _TOLD:
-        return bool(_TOLD["onednn"])
+    if "onednn" in _FACTS:
+        return bool(_FACTS["onednn"])
     x = _probe()
     exact = x.double() @ x.double()
 

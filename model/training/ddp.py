@@ -192,7 +192,7 @@ class SampledBatches(EndlessBatches):
             DistributedSampler(range(len(self._samples)), count, rank, seed=whole._seed)    # type: ignore[arg-type]
             for rank in range(count)
         ]  # fmt: skip
-        super().__init__(whole._feed, whole._seed, whole._device)
+        super().__init__(whole._source, whole._seed, whole._device)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the samples of each batch of an epoch (batches, rows)."""

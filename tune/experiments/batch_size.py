@@ -151,7 +151,7 @@ def work(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
 
 
 @dataclass(frozen=True)
-class Trials:
+class BatchProber:
     """Tries batches for a task, each in a process of its own, and keeps what came of each in the task's folder."""
 
     context: TaskContext
@@ -208,31 +208,31 @@ def estimator(context: TaskContext) -> Callable[[int], float]:
 
 def measure_batch(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Time a second epoch, or as much of it as there is time for. UserError: the text or the time is too short."""
-    trials, rows, there = Trials(context, asked), asked["rows"], epoch_rows(context.config, context.data)
+    prober, rows, there = BatchProber(context, asked), asked["rows"], epoch_rows(context.config, context.data)
     if rows > there:
         raise UserError(f"batch: {rows} rows are more than the {there} of an epoch: give a longer text")
-    found = trials.run(rows, share=asked["share"])
+    found = prober.run(rows, share=asked["share"])
     if found["ended"] == TOO_LATE:
         raise UserError("the time for it was too short: give a larger --budget with --resume")
-    yield Message(kind="steps", row=found | {"paper_bytes": estimator(context)(rows), "limit_bytes": trials.limit})
+    yield Message(kind="steps", row=found | {"paper_bytes": estimator(context)(rows), "limit_bytes": prober.limit})
 
 
 def measure_largest(context: TaskContext, asked: dict[str, Any]) -> Iterator[Message]:
     """Find the largest batch: try four times as many rows as the last that fits until one does not, then bisect."""
-    trials, most = Trials(context, asked), epoch_rows(context.config, context.data)
-    while (rows := next_rows(*bounds(trials.rows()), most, BATCHES[0])) is not None:
-        if context.seconds_left() - END_SECONDS < MARGIN * trials.seconds(rows):
+    prober, most = BatchProber(context, asked), epoch_rows(context.config, context.data)
+    while (rows := next_rows(*bounds(prober.rows()), most, BATCHES[0])) is not None:
+        if context.seconds_left() - END_SECONDS < MARGIN * prober.seconds(rows):
             break
-        if trials.run(rows, share=0.0)["ended"] == TOO_LATE:
+        if prober.run(rows, share=0.0)["ended"] == TOO_LATE:
             break
         yield Message(kind="steps")
-    fits, fails = bounds(trials.rows())
+    fits, fails = bounds(prober.rows())
     row = {"largest": fits, "fails": fails, "epoch_rows": most, "resolved": rows is None} | predict_largest_batch(
-        context, trials
+        context, prober
     )
-    if fits and fits not in BATCHES and context.seconds_left() - END_SECONDS > MARGIN * trials.seconds(fits):
-        row["timed"] = trials.run(fits, share=asked["share"]) | {"paper_bytes": estimator(context)(fits)}
-    tried = [[count, each["ended"], each.get("memory_bytes")] for count, each in sorted(trials.rows().items())]
+    if fits and fits not in BATCHES and context.seconds_left() - END_SECONDS > MARGIN * prober.seconds(fits):
+        row["timed"] = prober.run(fits, share=asked["share"]) | {"paper_bytes": estimator(context)(fits)}
+    tried = [[count, each["ended"], each.get("memory_bytes")] for count, each in sorted(prober.rows().items())]
     yield Message(kind="steps", row=row | {"tried": tried})
 
 
@@ -243,13 +243,13 @@ def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
     return fits, min(fails, default=None)
 
 
-def predict_largest_batch(context: TaskContext, trials: Trials) -> dict[str, Any]:
+def predict_largest_batch(context: TaskContext, prober: BatchProber) -> dict[str, Any]:
     """Return the largest batch as predicted by the search's rule for memory, before any run, and by what small batches
     took; and the limit in bytes."""
-    known, estimate = trials.rows(), estimator(context)
+    known, estimate = prober.rows(), estimator(context)
     small = {rows: known[rows]["memory_bytes"] for rows in BATCHES if known.get(rows, {}).get("ended") == FITS}
     free = [each["free_bytes"] for each in known.values() if each.get("free_bytes")]
-    limit = min([*free, *([trials.limit] if trials.limit is not None else [])], default=math.inf)
+    limit = min([*free, *([prober.limit] if prober.limit is not None else [])], default=math.inf)
     rule = MemoryModel(
         overhead=first_overhead(context.config.family, context.device.type),
         estimate=lambda config, parts: estimate(int(config["rows"])),

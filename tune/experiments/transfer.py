@@ -61,7 +61,7 @@ class LossesByRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Descent:
+class RateSweep:
     """Losses of one shape by octaves of the learning rate, which is 2 to that power. seeds: of each seed; mean: the
     means over all seeds.
 
@@ -73,12 +73,12 @@ class Descent:
     seeds: Mapping[int, LossesByRate]
     mean: LossesByRate
 
-    def drift(self, base: "Descent") -> Interval:
+    def drift(self, base: "RateSweep") -> Interval:
         """Return the octaves from the base's best rate to this shape's, the mean over the seeds."""
         drifts = [self.seeds[seed].optimum - base.seeds[seed].optimum for seed in self.seeds if seed in base.seeds]
         return of_seeds(drifts or [self.mean.optimum - base.mean.optimum])
 
-    def regret(self, base: "Descent") -> Interval | None:
+    def regret(self, base: "RateSweep") -> Interval | None:
         """Return the nats that the base's best rate loses against this shape's, the mean over the seeds.
 
         None: this shape was not trained with that rate; infinite: it diverged there.
@@ -97,8 +97,8 @@ def of_seeds(values: Sequence[float]) -> Interval:
     return mean_interval(values) or (values[0], values[0], values[0])
 
 
-def descents(rows: Sequence[Row]) -> list[Descent]:
-    """Return the descents of all shapes, the base first. Of a shape, only seeds count that were trained with the same
+def sweeps(rows: Sequence[Row]) -> list[RateSweep]:
+    """Return the sweeps of all shapes, the base first. Of a shape, only seeds count that were trained with the same
     rates as the one with the most."""
     found: dict[tuple[int, int, bool | None], dict[int, dict[float, float]]] = {}
     for row in rows:
@@ -106,25 +106,25 @@ def descents(rows: Sequence[Row]) -> list[Descent]:
         of = config["d_model"], config["layers"], config.get("scaling_rules")
         losses = found.setdefault(of, {}).setdefault(config["seed"], {})
         losses[math.log2(config["learning_rate"])] = math.inf if loss is None else loss
-    made = [descent(*of, seeds) for of, seeds in found.items()]
+    made = [sweep(*of, seeds) for of, seeds in found.items()]
     return sorted(made, key=lambda each: (each.mup is not None, *each.shape.values(), not each.mup))
 
 
-def descent(d_model: int, layers: int, mup: bool | None, seeds: Mapping[int, Mapping[float, float]]) -> Descent:
-    """Return the descent of one shape, from the losses of each seed by octave."""
+def sweep(d_model: int, layers: int, mup: bool | None, seeds: Mapping[int, Mapping[float, float]]) -> RateSweep:
+    """Return the sweep of one shape, from the losses of each seed by octave."""
     rates = max(seeds.values(), key=len).keys()
     whole = {seed: LossesByRate(losses) for seed, losses in seeds.items() if losses.keys() == rates}
     mean = {rate: statistics.fmean(each.losses[rate] for each in whole.values()) for rate in rates}
-    return Descent(shape={"d_model": d_model, "layers": layers}, mup=mup, seeds=whole, mean=LossesByRate(mean))
+    return RateSweep(shape={"d_model": d_model, "layers": layers}, mup=mup, seeds=whole, mean=LossesByRate(mean))
 
 
-def base_of(found: Sequence[Descent]) -> Descent | None:
-    """Return the base's descent; None: there is none, or it has no finite loss."""
+def base_of(found: Sequence[RateSweep]) -> RateSweep | None:
+    """Return the base's sweep; None: there is none, or it has no finite loss."""
     return next((each for each in found if each.mup is None and math.isfinite(each.mean.loss)), None)
 
 
-def along(found: Sequence[Descent], axis: str, *, mup: bool) -> list[Descent]:
-    """Return the descents of the base and of the shapes that differ from it on one axis, in their order there."""
+def along(found: Sequence[RateSweep], axis: str, *, mup: bool) -> list[RateSweep]:
+    """Return the sweeps of the base and of the shapes that differ from it on one axis, in their order there."""
     other = AXES[axis]
     of_axis = (each for each in found if each.mup in (None, mup) and each.shape[other] == BASE[other])
     return sorted(of_axis, key=lambda each: each.shape[axis])
@@ -136,13 +136,13 @@ NAMES = {"d_model": "width", "layers": "depth"}
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Return the tables of drift and regret by width and by depth, and of the losses behind them."""
-    found, steps = descents(rows), max((row["steps"] for row in rows), default=0)
+    found, steps = sweeps(rows), max((row["steps"] for row in rows), default=0)
     base = base_of(found)
     made = [compared(found, base, axis, steps) for axis in AXES] if base else []
     return [*made, losses(found)] if found else []
 
 
-def compared(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> Table:
+def compared(found: Sequence[RateSweep], base: RateSweep, axis: str, steps: int) -> Table:
     """Return the table of both parametrizations along one axis."""
     ways = [{each.shape[axis]: each for each in along(found, axis, mup=mup)} for mup in (True, False)]
     sizes = sorted({size for way in ways for size in way})
@@ -153,7 +153,7 @@ def compared(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> 
     return Table(title=title, columns=columns, rows=cells, note=note(found, base, axis, steps))
 
 
-def figures(of: Descent | None, base: Descent) -> list[str]:
+def figures(of: RateSweep | None, base: RateSweep) -> list[str]:
     """Return the cells of a shape: its best rate and the loss there, how far the rate moved, and what the base's own
     costs here."""
     if of is None:
@@ -171,7 +171,7 @@ def figures(of: Descent | None, base: Descent) -> list[str]:
     return [f"{2**best:.2e}", f"{of.mean.loss:.4f}", moved, lost]
 
 
-def beyond(of: Descent) -> str:
+def beyond(of: RateSweep) -> str:
     """Return the sign before a drift: where the best rate is the first or last that was tried, the true one lies
     beyond."""
     if of.mean.is_bracketed:
@@ -179,7 +179,7 @@ def beyond(of: Descent) -> str:
     return "> " if of.mean.best == max(of.mean.losses) else "< "
 
 
-def note(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> str:
+def note(found: Sequence[RateSweep], base: RateSweep, axis: str, steps: int) -> str:
     """Return the note on what a table is of."""
     other, seeds = AXES[axis], sorted({len(each.seeds) for each in found})
     several = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
@@ -193,7 +193,7 @@ def note(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> str:
     )
 
 
-def losses(found: Sequence[Descent]) -> Table:
+def losses(found: Sequence[RateSweep]) -> Table:
     """Return the table of the mean validation loss of each shape at each rate."""
     rates = sorted({rate for each in found for rate in each.mean.losses})
     cells = [[name(each), *(loss(each, rate) for rate in rates)] for each in found]
@@ -201,12 +201,12 @@ def losses(found: Sequence[Descent]) -> Table:
     return Table(title="Validation loss by base learning rate", columns=columns, rows=cells, note="*: the best")
 
 
-def name(of: Descent) -> str:
-    """Return the name of a descent, such as d64 l4 standard."""
+def name(of: RateSweep) -> str:
+    """Return the name of a sweep, such as d64 l4 standard."""
     return f"d{of.shape['d_model']} l{of.shape['layers']} {PARAMETRIZATIONS[of.mup]}"
 
 
-def loss(of: Descent, rate: float) -> str:
+def loss(of: RateSweep, rate: float) -> str:
     """Return the cell of a shape at a rate; EMPTY_CELL: it was not trained with that rate."""
     found = of.mean.losses.get(rate)
     if found is None:

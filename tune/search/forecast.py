@@ -114,7 +114,7 @@ class Standing:
     observed: list[Observation] = field(default_factory=list)
 
     @property
-    def heading(self) -> float:
+    def target_rung(self) -> float:
         """The rung where it is, or is on its way to; inf: its end."""
         ends = self.state == "finished" or (self.state == "running" and self.goal is None)
         return math.inf if ends else self.rung if self.goal is None else self.goal
@@ -153,7 +153,7 @@ class Standings:
         self._law_before: ScalingLaw | None = None
         self._observations, self._fitted_to, self._below_zero = 0, 0, False
         self.trials: dict[str, Standing] = {}
-        self.flying = Counter[int]()
+        self.in_flight = Counter[int]()
         """Number of trials on their way to each rung."""
         self._waiting: dict[int, list[Entry]] = {}
         self._points: dict[str, tuple[float, Forecast]] = {}
@@ -173,7 +173,7 @@ class Standings:
         self._apart += goal == 1 and standing.rung == 0 and self._from_the_middle
         standing.goal, standing.state = goal, "running"
         if goal is not None:
-            self.flying[goal] += 1
+            self.in_flight[goal] += 1
         return True
 
     def pause(self, trial: str) -> None:
@@ -307,7 +307,7 @@ class Standings:
         self._points.pop(trial, None)
         self.close(trial, "finished")
 
-    def may_gain(self, trial: str | None, seconds: float) -> bool:
+    def can_improve(self, trial: str | None, seconds: float) -> bool:
         """Whether a trial (None: a new one) is expected to improve on the best of those that are past their best. One
         that is better already is; another needs the time for as much training as one of them had, and, where they are
         enough to tell, is judged by what they gained from the rung where it is."""
@@ -330,7 +330,7 @@ class Standings:
         if self._from_the_middle:
             return False
         better = (1 + self._reached[1] - self._worse) / (2 + self._reached[1])
-        return self._reached[1] + self.flying[1] >= max(RUNG_1_LEAST, RUNG_1_TIMES * better * self._reached[0])
+        return self._reached[1] + self.in_flight[1] >= max(RUNG_1_LEAST, RUNG_1_TIMES * better * self._reached[0])
 
     @property
     def _from_the_middle(self) -> bool:
@@ -341,7 +341,7 @@ class Standings:
     def share(self, rung: int) -> float:
         """Return the trials that reached this rung or are on their way to it, as a share of those that reached the one
         below."""
-        return (self._reached[rung] + self.flying[rung]) / max(1, self._reached[rung - 1])
+        return (self._reached[rung] + self.in_flight[rung]) / max(1, self._reached[rung - 1])
 
     def first(self, rung: int) -> str | None:
         """Return the trial that is to go up first of those that wait at a rung: the most promising one, or at rung 0 at
@@ -366,7 +366,7 @@ class Standings:
         firsts = [self._most_promising(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
 
-    def led_by(self, count: int) -> bool:
+    def enough_running_ahead(self, count: int) -> bool:
         """Whether so many of the running trials are more promising than all that wait and are not past their best; True
         where none such waits."""
         best = self.leader()
@@ -397,7 +397,9 @@ class Standings:
         there = self._rules.front and self._compared()
         return expected_hypervolume_gain(math.log1p(size), forecast, *self._front(0))[0] if there else None
 
-    def sharing(self, seconds: float, longest: float, least: Callable[[str], float]) -> tuple[str, float] | None:
+    def next_pareto_segment(
+        self, seconds: float, longest: float, least: Callable[[str], float]
+    ) -> tuple[str, float] | None:
         """Return the trial that has the next last segment, and its seconds, where so many seconds are shared equally by
         as many of those that wait as make the front of all last segments the largest.
 
@@ -436,7 +438,7 @@ class Standings:
             size, (loss, _) = self._point(name)
             points[name] = size, loss
         bound = reference(list(points.values()))
-        return front((point for name, point in points.items() if self.trials[name].heading >= least), bound), bound
+        return front((point for name, point in points.items() if self.trials[name].target_rung >= least), bound), bound
 
     def _compared(self) -> list[str]:
         """Return all trials that reached a rung and did not fail."""
@@ -477,7 +479,7 @@ class Standings:
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:
-            self.flying[standing.goal] -= 1
+            self.in_flight[standing.goal] -= 1
         standing.goal = None
 
 

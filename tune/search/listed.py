@@ -50,7 +50,7 @@ class ListPolicy(SuccessiveHalving):
     Engine.
     """
 
-    foreboding = ("error",)
+    shared_failures = ("error",)
     """That one diverged is a result, and no reason to expect the same of the others."""
 
     def __init__(

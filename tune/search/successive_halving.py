@@ -54,7 +54,7 @@ class SuccessiveHalving(Policy):
     is to a rung; favour(trial): as in Standings.
     """
 
-    foreboding: tuple[str, ...] = ("error", DIVERGED)
+    shared_failures: tuple[str, ...] = ("error", DIVERGED)
     """Beginnings of the reasons for a trial's end by which it may be expected that all others end like it."""
 
     def __init__(
@@ -100,7 +100,7 @@ class SuccessiveHalving(Policy):
         new = self._errors - self._errors_before
         diverged = new.pop(DIVERGED, 0)
         failed = max(new.values(), default=0)
-        enough = DIVERGED_TO_GIVE_UP * (1 + self.standings.flying.total())
+        enough = DIVERGED_TO_GIVE_UP * (1 + self.standings.in_flight.total())
         return not self._heard and (failed >= SAME_ERRORS_TO_GIVE_UP or diverged >= enough)
 
     def rung_seconds(self, rung: int) -> float:
@@ -177,7 +177,7 @@ class SuccessiveHalving(Policy):
     def on_ended(self, trial: str, reason: str) -> None:
         self.standings.close(trial, "ended")
         self._release(trial)
-        if reason.startswith(self.foreboding):
+        if reason.startswith(self.shared_failures):
             self._errors[VARYING_ERROR_PARTS.sub("#", reason)] += 1
 
     def on_resumed(self, begin: Mapping[str, float]) -> None:
@@ -237,15 +237,15 @@ class SuccessiveHalving(Policy):
                 if another := self._new_or_promoted(free, f"of {quota:.0f} s for rung 0, {used:.0f} are used"):
                     return another
                 continue
-            trial, flying = self.standings.first(rung - 1), self.standings.flying[rung - 1]
+            trial, in_flight = self.standings.first(rung - 1), self.standings.in_flight[rung - 1]
             if trial is not None and self._rather_new(rung):
                 anew = self._new_before_rung_1(min(free, left.seconds - self.ladder.kept))
                 continue
             places = math.ceil(room / (self.ladder.cost(rung) if trial is None else self._price(trial, rung)))
-            if trial is not None and places > flying:
+            if trial is not None and places > in_flight:
                 if self._price(trial, rung) <= self._free_seconds(left, trial):
                     return Promote(trial, rung, self._place_text(trial))
-            elif flying and anew is None:
+            elif in_flight and anew is None:
                 if left.running < places:
                     return Wait(f"rung {rung - 1} is not complete")
                 return HandBack(f"rung {rung} has room for {places} more, and {left.running} run")
@@ -256,7 +256,7 @@ class SuccessiveHalving(Policy):
         slot: from the top rung down one trial in eta of those below goes up, else a new one begins (ASHA, Li et al.
         2020, arXiv:1810.05934)."""
         climbs = left.binding and left.running and math.isfinite(self.ladder.life) and not self._rules.front
-        if not climbs or not self.standings.led_by(LEADERS):
+        if not climbs or not self.standings.enough_running_ahead(LEADERS):
             return None
         seconds = min(left.seconds, left.wall)
         for rung in range(self.ladder.top, 0, -1):
@@ -276,8 +276,8 @@ class SuccessiveHalving(Policy):
         trial, risen = self.standings.leader(), self.standings.leader(past_best=True)
         if self.past_best and not self._rules.front:
             waiting, risen = self.standings.waiting(), None
-            trial = next((each for each in waiting if self.standings.may_gain(each, seconds)), None)
-            if trial is None and not self.standings.may_gain(None, seconds):
+            trial = next((each for each in waiting if self.standings.can_improve(each, seconds)), None)
+            if trial is None and not self.standings.can_improve(None, seconds):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         room = self._free_seconds(left, trial) if self._finisher is None else 0.0
         can_pay = room if beside or risen else seconds
@@ -324,7 +324,7 @@ class SuccessiveHalving(Policy):
             decay = LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
             return self.ladder.overhead + max(decay, self._to_catch_up(trial))
 
-        shared = self.standings.sharing(min(left.seconds, left.slots * left.wall), left.wall, least)
+        shared = self.standings.next_pareto_segment(min(left.seconds, left.slots * left.wall), left.wall, least)
         return shared and Finish(*shared, f"is expected to add the most to the front, of {left.seconds:.0f} s")
 
     def _to_catch_up(self, trial: str) -> float:
@@ -370,7 +370,7 @@ class SuccessiveHalving(Policy):
         return (
             self._rules.rush
             and math.isfinite(left.wall)
-            and left.seconds + left.reserved > self.standings.flying.total() * left.wall
+            and left.seconds + left.reserved > self.standings.in_flight.total() * left.wall
         )
 
     def _new_before_rung_1(self, seconds: float) -> Start | Promote | None:

@@ -44,7 +44,7 @@ DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, A
 DAMAGED_REMEDY = "take that folder away and go on with its --mirror copy, or begin a new study"
 ENDED_BY_CAP, ENDED_BY_ERRORS = "cap", "errors"
 """The reason that the fact `ended` gives where a search came to its own end."""
-TOLD_FROM = 0.01
+MIN_UNSPENT_SHARE = 0.01
 """Share of the cap unspent above which a line says why: less is what no segment could use."""
 Fact = Value | Sequence["Fact"] | Mapping[str, "Fact"]
 """A fact of a study, JSON-able."""

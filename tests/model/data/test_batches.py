@@ -18,7 +18,7 @@ from torch import Tensor
 from model.data import batches
 from model.data.batches import EVALUATION_TOKENS, IGNORED, Batch, TrainBatches, evaluation_batches, span
 from model.data.dataset import PairData, TextData, count_words
-from model.data.resident import OUTSIDE, ROUND, LaidRows, ResidentPairs, resident
+from model.data.resident import OUTSIDE, ROUND, ResidentPairs, ResidentRows, resident
 from model.data.tokenizer import Tokenizer
 from tests.model.conftest import prepared, prepared_pairs
 from tune.errors import UserError
@@ -348,7 +348,7 @@ def test_read_only_memory_is_enough_and_stays_as_it_is(data: Data) -> None:
 
 def test_rows_that_are_laid_out_are_those_put_together(pairs: PairData) -> None:
     """A GPU has them so."""
-    laid = LaidRows(pairs, torch.device("cpu"))
+    laid = ResidentRows(pairs, torch.device("cpu"))
     plan = np.random.default_rng(0).permutation(len(pairs.rows))[: 4 * 5].reshape(4, 5)
     together = ResidentPairs(pairs, pairs.train, "cpu")
     shape = [-(-side // ROUND) * ROUND for side in pairs.row]

@@ -16,7 +16,7 @@ import pytest
 
 from model.data import cache
 from model.data.cache import file_stamp, find_prepared, load_or_prepare
-from model.data.corpus import PairCorpus, load_pairs, load_text, untracked
+from model.data.corpus import PairCorpus, load_pairs, load_text, no_progress_bar
 from model.data.dataset import OwnData, PairData, TextData, prepare_pairs, prepare_text
 from tests.model.data.test_batches import same_memory
 from tune.errors import UserError
@@ -50,7 +50,7 @@ def read(path: Path, kind: str) -> Callable[[], cache.Corpus]:
 
 
 def prepare(path: Path, kind: str, load: Callable[[], cache.Corpus] | None = None) -> TextData | PairData:
-    return load_or_prepare(f"{kind} {path}", lambda: file_stamp(path), load or read(path, kind), untracked)
+    return load_or_prepare(f"{kind} {path}", lambda: file_stamp(path), load or read(path, kind), no_progress_bar)
 
 
 def anew(path: Path, kind: str) -> TextData | PairData:
@@ -96,7 +96,9 @@ def test_a_time_that_may_not_tell_the_next_change_is_not_relied_on(kind: str, tm
 
     def content_now() -> object:
         size_and_time = [path.stat().st_size, path.stat().st_mtime_ns]
-        return content(load_or_prepare(f"{kind} {path}", lambda: list(size_and_time), read(path, kind), untracked))
+        return content(
+            load_or_prepare(f"{kind} {path}", lambda: list(size_and_time), read(path, kind), no_progress_bar)
+        )
 
     before = content_now()
     write(path, kind, seed=1, changed=tomorrow)
@@ -265,7 +267,7 @@ def test_where_nobody_has_a_folder_of_their_own_it_serves_all_the_same(
 def test_a_source_of_which_nobody_can_tell_serves_as_it_was_last(tmp_path: Path) -> None:
     path = write(tmp_path / "some.txt", "text")
     assert find_prepared("hub:a/b", None) is None
-    data = load_or_prepare("hub:a/b", lambda: "commit", read(path, "text"), untracked)
+    data = load_or_prepare("hub:a/b", lambda: "commit", read(path, "text"), no_progress_bar)
     assert find_prepared("hub:a/b", "other") is find_prepared("hub:a/c", None) is None
     assert content(find_prepared("hub:a/b", None)) == content(find_prepared("hub:a/b", "commit")) == content(data)
 
@@ -278,7 +280,7 @@ def test_a_familys_own_data_is_kept_with_its_shape_and_its_vocabulary() -> None:
         own = OwnData(vocabulary=vocabulary, train=split, valid=split, test=split)
         own = replace(own, sha256=own.digest())
         for _ in range(2):
-            found = load_or_prepare("images", list, lambda own=own: own, untracked)
+            found = load_or_prepare("images", list, lambda own=own: own, no_progress_bar)
             assert found.folder is not None and (found.vocabulary, found.train.shape) == (vocabulary, shape)
 
 

@@ -83,7 +83,7 @@ def test_bf16_is_native_where_the_flag_and_the_clock_say_so(monkeypatch, speed_u
 def test_what_another_process_found_out_is_not_measured_again(monkeypatch):
     known = precision.processor_facts()
     measured = []
-    monkeypatch.setattr(precision, "_TOLD", {})
+    monkeypatch.setattr(precision, "_FACTS", {})
     monkeypatch.setattr(precision, "_speed_up", lambda slow, fast: measured.append(slow) or 0.0)
     other = {"native": ("fp32", "fp16"), "onednn": not known["onednn"]}
     try:

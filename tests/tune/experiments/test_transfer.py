@@ -15,7 +15,7 @@ from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.lists import make_list_context
-from tune.experiments.transfer import BASE, SIZES, TRANSFER, LossesByRate, along, base_of, descents, points, tables
+from tune.experiments.transfer import BASE, SIZES, TRANSFER, LossesByRate, along, base_of, points, sweeps, tables
 from tune.search.simulator import PowerLaw
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
@@ -101,7 +101,7 @@ def test_the_optimum_of_a_parabola_is_its_vertex(spacing: float) -> None:
 
 
 def test_drift_and_regret_are_those_that_the_rows_were_made_with() -> None:
-    found = descents(transferred(seeds=2))
+    found = sweeps(transferred(seeds=2))
     base = base_of(found)
     assert base is not None
     for mup, drift in ((True, 0.0), (False, -2.0)):
@@ -113,7 +113,7 @@ def test_drift_and_regret_are_those_that_the_rows_were_made_with() -> None:
 
 def test_over_seeds_an_interval_is_that_of_a_mean() -> None:
     rows = [row | {"valid_loss": row["valid_loss"] * (1 + 0.1 * row["config"]["seed"])} for row in transferred(seeds=3)]
-    found = descents(rows)
+    found = sweeps(rows)
     base, wide = base_of(found), along(found, "d_model", mup=False)[-1]
     assert base is not None and wide.regret(base) == pytest.approx(mean_interval([0.4, 0.44, 0.48]))
 
@@ -121,7 +121,7 @@ def test_over_seeds_an_interval_is_that_of_a_mean() -> None:
 def test_a_seed_that_lacks_rates_of_the_others_does_not_count_until_it_has_them() -> None:
     rows = transferred(seeds=2)
     last = next(row for row in reversed(rows) if row["config"]["seed"] == 1)
-    found = descents([row for row in rows if row is not last])
+    found = sweeps([row for row in rows if row is not last])
     assert sorted(len(each.seeds) for each in found) == [1, *[2] * 6]
     assert {len(each.mean.losses) for each in found} == {7}
 

@@ -171,7 +171,7 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
 
 
 @pytest.mark.parametrize("shift", [10.0, 0.0, -1.5, -1.6, -10.0])
-def test_what_a_trial_may_gain_does_not_hang_on_where_zero_is(shift: float) -> None:
+def test_whether_a_trial_can_improve_does_not_hang_on_where_zero_is(shift: float) -> None:
     standings = Standings(lambda rung: 1.0, lambda rung, seconds: 2.0, Rules())
     for number in range(FEWEST_TURNED + 2):
         trial = f"t{number:03d}"
@@ -182,7 +182,7 @@ def test_what_a_trial_may_gain_does_not_hang_on_where_zero_is(shift: float) -> N
         if turns:
             standings.note_departure(trial, 1)
             standings.note_turn(trial, 1.5 + 0.01 * number + shift, 5.0)
-    assert standings.may_gain(trial, 100.0)
+    assert standings.can_improve(trial, 100.0)
 
 
 def moved(loss: Callable[[int, int], float], configs: int = 10_000, slots: int = 1) -> list[tuple[str, int]]:
