@@ -41,8 +41,8 @@ def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple
 
 
 def last_comparison_lines(study: Study, family: str) -> list[str]:
-    """Return a line that says whether a search's last two of a family are told apart; none if they were not trained
-    anew."""
+    """Return a line that says whether a search's last two of a family differ significantly; none if they were not
+    trained anew."""
     pair = last_two(study, family)
     if len(pair) < 2:
         return []
@@ -51,14 +51,14 @@ def last_comparison_lines(study: Study, family: str) -> list[str]:
     counts = [len(each) for each in done]
     if min(counts) < FEWEST_SEEDS:
         ends = f"{counts[0]} and {counts[1]} trainings with other seeds came to an end and to the test split"
-        return [f"not told apart: of {one} and {other} {ends}, and it takes {FEWEST_SEEDS} each."]
+        return [f"no significance test: of {one} and {other} {ends}, and it takes {FEWEST_SEEDS} each."]
     losses = [np.array([_blocks(row) for row in each.to_dict("records")]) for each in done]
     if losses[0].shape[1:] != losses[1].shape[1:]:
-        return [f"not told apart: {one} and {other} were not measured on the same blocks of the test split."]
+        return [f"no significance test: {one} and {other} were not measured on the same blocks of the test split."]
     if losses[0].shape[1] < FEWEST_BLOCKS:
         remedy = "more data, or in a family of your own smaller batches"
         rule = f"the test split is one block, and it takes {FEWEST_BLOCKS}: it needs {remedy}"
-        return [f"not told apart: of {one} and {other} {rule}."]
+        return [f"no significance test: of {one} and {other} {rule}."]
     nats, half = difference(*losses)
     trained = " and ".join(
         f"{each['steps'].mean():,.0f} steps ({tables.duration(float(each['training_seconds'].mean()))})"
@@ -69,12 +69,12 @@ def last_comparison_lines(study: Study, family: str) -> list[str]:
     by = f"{abs(nats):.3f} ± {half:.3f} {how}"
     seconds = sorted(float(each["training_seconds"].mean()) for each in done)
     if seconds[1] > MOST_UNEQUAL * seconds[0]:
-        times = f"{seconds[1] / seconds[0]:.1f} times"
-        return [f"not told apart: {one} and {other} differ by {by}; one had {times} the training seconds of the other."]
+        longer = f"one had {seconds[1] / seconds[0]:.1f} times the training seconds of the other"
+        return [f"no significance test: {one} and {other} differ by {by}; {longer}."]
     if abs(nats) > half:
         better, worse = (one, other) if nats > 0 else (other, one)
-        return [f"told apart: {better} is better than {worse} by {by}."]
-    return [f"not told apart: {one} and {other} differ by {by}."]
+        return [f"significant difference: {better} is better than {worse} by {by}."]
+    return [f"no significant difference: {one} and {other} differ by {by}."]
 
 
 def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:

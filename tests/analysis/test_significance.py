@@ -32,13 +32,13 @@ def drawn(rng: np.random.Generator, *seeds: int, by_seed: float, by_text: float,
 
 @pytest.mark.parametrize("seeds", [(2, 2), (4, 4), (2, 6)])
 @pytest.mark.parametrize(("by_seed", "by_text"), [(0.01, 0.001), (0.01, 0.03), (0.001, 0.03)])
-def test_two_alike_are_seldom_told_apart_and_two_far_apart_mostly(
+def test_two_alike_seldom_differ_significantly_and_two_far_apart_mostly_do(
     seeds: tuple[int, int], by_seed: float, by_text: float
 ) -> None:
     """Whatever it is that spreads them: far is eight standard errors."""
     rng, draws = np.random.default_rng(0), 400
     error = math.sqrt(sum(by_seed**2 / count for count in seeds) + 2 * by_text**2 / BLOCKS)
-    told = {
+    found = {
         apart: sum(
             abs(nats) > half
             for _ in range(draws)
@@ -46,7 +46,7 @@ def test_two_alike_are_seldom_told_apart_and_two_far_apart_mostly(
         )
         for apart in (0.0, 8 * error)
     }
-    assert told[0.0] <= 0.1 * draws and told[8 * error] >= 0.85 * draws
+    assert found[0.0] <= 0.1 * draws and found[8 * error] >= 0.85 * draws
 
 
 def test_what_all_texts_and_seeds_agree_on_is_the_difference_and_turned_round_it_is_its_negative() -> None:
@@ -78,10 +78,10 @@ def compared(study: Written, losses: dict[str, list[float | None]], blocks: int 
             )
             if loss is not None:
                 nats = [2048 * (loss + 0.3 * math.sin(block)) for block in range(blocks)]
-                told = {"test_loss": sum(nats) / 2048 / blocks, "test_blocks": json.dumps(nats)}
-                told |= {"whole_loss": loss, "whole_perplexity": math.exp(loss), "valid_loss": loss}
-                told |= {"training_seconds": 30.0, "steps": 900}
-                study.report(name, math.exp(loss), rung=None, final=1, **told)
+                found = {"test_loss": sum(nats) / 2048 / blocks, "test_blocks": json.dumps(nats)}
+                found |= {"whole_loss": loss, "whole_perplexity": math.exp(loss), "valid_loss": loss}
+                found |= {"training_seconds": 30.0, "steps": 900}
+                study.report(name, math.exp(loss), rung=None, final=1, **found)
     nats = {"valid_loss": math.log(4.0), "whole_loss": math.log(4.0), "whole_perplexity": 4.0}
     study.report(next(iter(losses)), 4.0, rung=None, final=1, **nats, training_seconds=90.0)
 
@@ -89,13 +89,17 @@ def compared(study: Written, losses: dict[str, list[float | None]], blocks: int 
 @pytest.mark.parametrize(
     ("second", "said"),
     [
-        ([2.0, 2.002], r"^told apart: t1 \(d64 .*\) is better than t2 \(d128 .*\) by 0\.500 ± 0\.\d+ nats a token"),
+        (
+            [2.0, 2.002],
+            r"^significant difference: t1 \(d64 .*\) is better than t2 \(d128 .*\) by 0\.500 ± 0\.\d+ nats a token",
+        ),
         (
             [1.0, 1.002],
-            r"^told apart: t2 \(d128 .*\) is better than t1 .* by 0\.500 ± .* 900 steps \(30\S*\) and 900 .* 2 other ",
+            r"^significant difference: t2 \(d128 .*\) is better than t1 .* by 0\.500 ± "
+            r".* 900 steps \(30\S*\) and 900 .* 2 other ",
         ),
-        ([1.4, 1.6], r"^not told apart: t1 .* and t2 .* differ by 0\.001 ± \d\.\d+ nats a token"),
-        ([2.0, None], r"^not told apart: .* 2 and 1 trainings with other seeds .* it takes 2 each"),
+        ([1.4, 1.6], r"^no significant difference: t1 .* and t2 .* differ by 0\.001 ± \d\.\d+ nats a token"),
+        ([2.0, None], r"^no significance test: .* 2 and 1 trainings with other seeds .* it takes 2 each"),
     ],
 )
 def test_it_is_said_in_one_line_of_the_ranking(
@@ -112,7 +116,7 @@ def test_of_a_test_split_of_one_block_it_is_said_what_to_do(write: Callable[...,
     study = write()
     compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002]}, blocks=1)
     (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
-    assert line.startswith("not told apart: ") and "same blocks" not in line
+    assert line.startswith("no significance test: ") and "same blocks" not in line
     assert "is one block, and it takes 2: it needs more data" in line
 
 
@@ -121,7 +125,7 @@ def test_of_several_texts_each_is_told_of_its_own_comparison(write: Callable[...
     for study in (one, other):
         compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002]})
     lines = printed(RankSettings, one.folder, other.folder).splitlines()
-    said = [line.split(":")[0] for line in lines if ": told apart:" in line]
+    said = [line.split(":")[0] for line in lines if ": significant difference:" in line]
     assert sorted(said) == ["nanogpt of one", "nanogpt of other"]
 
 
@@ -140,15 +144,15 @@ def test_the_last_comparison_that_came_to_its_end_counts(
     study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, **terms}])
     compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002], **later})
     (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
-    assert line.startswith(f"told apart: {better} ")
+    assert line.startswith(f"significant difference: {better} ")
 
 
-def test_trainings_that_were_not_equally_long_tell_nothing_apart(write: Callable[..., Written]) -> None:
+def test_trainings_that_were_not_equally_long_are_not_tested(write: Callable[..., Written]) -> None:
     study = write()
     compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002]})
     study.journal.rows("UPDATE reports SET training_seconds = 60 WHERE trial IN ('t11', 't12')")
     (line,) = last_comparison_lines(open_study(study.folder), "nanogpt")
-    assert line.startswith("not told apart: t1 ") and line.endswith(
+    assert line.startswith("no significance test: t1 ") and line.endswith(
         "one had 2.0 times the training seconds of the other."
     )
 
