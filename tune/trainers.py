@@ -1,10 +1,10 @@
 """A callback for Hugging Face's Trainer and one for Lightning's, with which their loops are trials of a search.
 
     trainer = Trainer(..., callbacks=[hugging_face()])            # evaluates, and saves, as often as it evaluates
-    trainer.train(resume_from_checkpoint=resumed())
+    trainer.train(resume_from_checkpoint=resume_checkpoint())
 
     trainer = lightning.Trainer(..., callbacks=[lightning()])
-    trainer.fit(model, ckpt_path=resumed())
+    trainer.fit(model, ckpt_path=resume_checkpoint())
 
 Neither library is a dependency: each is imported where its callback is made. Outside of a search both do nothing.
 """
@@ -18,7 +18,7 @@ import tune.loop as ration
 LIGHTNING_FILE = "lightning.ckpt"
 
 
-def resumed() -> str | None:
+def resume_checkpoint() -> str | None:
     """Return what the trainer goes on from: a folder of Hugging Face's, or a file of Lightning's; None: it begins."""
     found = ration.checkpoint()
     if found is None:

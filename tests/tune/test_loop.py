@@ -22,7 +22,7 @@ from tune.loop import FIRST_SAVE_SECONDS, Lease, StopLoop, Terms, best_checkpoin
 from tune.loop_process import patch_ray_tune
 from tune.reports import LEASE_RESERVE_FACTOR
 from tune.search.resume import check_plain
-from tune.trainers import hugging_face, lightning, resumed
+from tune.trainers import hugging_face, lightning, resume_checkpoint
 
 
 class World:
@@ -522,7 +522,7 @@ def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_
         trainer = transformers.Trainer(
             model=Net(), args=args, train_dataset=rows, eval_dataset=rows, callbacks=[hugging_face()]
         )
-        trainer.train(resume_from_checkpoint=resumed())
+        trainer.train(resume_from_checkpoint=resume_checkpoint())
         held.goes_on_from(steps)
         assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == ["users"]
 
@@ -574,5 +574,5 @@ def test_lightnings_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_pat
         )  # fmt: skip
         net = Net()
         trainer.validate(net, rows, verbose=False)  # of no training
-        trainer.fit(net, rows, rows, ckpt_path=resumed())
+        trainer.fit(net, rows, rows, ckpt_path=resume_checkpoint())
         held.goes_on_from(steps)
