@@ -56,7 +56,7 @@ COLUMNS = [
 ]
 
 
-def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
+def ranking(results: Results, *, by: str = "perplexity-per-parameter") -> pd.DataFrame:
     """Return a row for each trial, best first inside each section, at its highest rung or after its decay. Columns:
     FIRST, the dimensions of the space, COLUMNS; for a user's loop instead of these its best metric and what else it
     reported.
@@ -131,14 +131,14 @@ def winner(results: Results, pool: pd.DataFrame) -> pd.Series | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Three answers for one family and text: the best by quotient, efficiency and perplexity, as rows of
-    Results.reached, of the `among` trials that completed one level: the furthest with a fitted curve, else the furthest
-    of all, where efficiency is None. Of the trainings of a trial anew, with other seeds, there is none but the best of
-    all.
+    """Three answers for one family and text: the best by perplexity per parameter, efficiency and perplexity, as rows
+    of Results.reached, of the `among` trials that completed one level: the furthest with a fitted curve, else the
+    furthest of all, where efficiency is None. Of the trainings of a trial anew, with other seeds, there is none but the
+    best of all.
     """
 
     among: int
-    quotient: pd.Series
+    per_parameter: pd.Series
     efficiency: pd.Series | None
     perplexity: pd.Series
 
@@ -156,7 +156,7 @@ def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
     rows = rows[~rows["anew"] | (rows.index == best.name)]
     return Answers(
         among=len(rows),
-        quotient=rows.loc[(rows["perplexity"] / rows["parameters"]).idxmin()],
+        per_parameter=rows.loc[(rows["perplexity"] / rows["parameters"]).idxmin()],
         efficiency=rows.loc[rows["efficiency"].idxmax()] if curved else None,
         perplexity=best,
     )
@@ -170,7 +170,7 @@ PLAIN = (
 RULE = "compare columns with numbers or quoted words, as in \"layers<=4 and precision in ('fp32', 'bf16')\""
 LONGEST = 200
 HEADS = {
-    **{"quotient": "perplexity /M", "perplexity": "perplexity", "parameters": "parameters"},
+    **{"perplexity-per-parameter": "perplexity /M", "perplexity": "perplexity", "parameters": "parameters"},
     **{"efficiency": "efficiency", "device-seconds": "device-s", "memory": "memory"},
 }
 """Heading of the column that each order is by."""
@@ -184,7 +184,7 @@ OF_TEXTS = ["vocabulary", "smoke_test", "rung_seconds", "sha256", "judged_contex
 OF_FAMILIES = ("by", "front", "stability")
 """Flags that need sizes or perplexities."""
 REWARDS = {
-    "quotient": "perplexity per million parameters, low first: it rewards sheer size",
+    "perplexity-per-parameter": "perplexity per million parameters, low first: it rewards sheer size",
     "efficiency": "efficiency, high first: how far log perplexity lies below the curve fitted to all sizes at one rung",
 }
 
@@ -395,7 +395,7 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
         return lines
     level = found.perplexity
     stage = "" if where_measured_text(level) == where_measured_text(best) else " at an earlier level"
-    quotient = found.quotient["perplexity"] / (found.quotient["parameters"] / 1e6)
+    per_million = found.per_parameter["perplexity"] / (found.per_parameter["parameters"] / 1e6)
     efficiency = (
         f"unknown, as its curve takes trials of {sizes.FEWEST} sizes" if found.efficiency is None
         else f"{name(found.efficiency)} with {found.efficiency['efficiency']:+.3f}"
@@ -404,7 +404,8 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     return [
         *lines,
         f"{family}: three answers{stage}, all {where_measured_text(level).replace('its', 'the')}, of {among} that got "
-        f"there: best by the quotient {name(found.quotient)} with {tables.number(quotient)}; best by efficiency "
+        f"there: lowest perplexity per million parameters {name(found.per_parameter)} with "
+        f"{tables.number(per_million)}; best by efficiency "
         f"{efficiency}; lowest perplexity {name(found.perplexity)} with "
         f"{tables.number(found.perplexity['perplexity'])}.",
         *(

@@ -12,7 +12,7 @@ from tune.flags import Command, Flags, flag_field, invalid
 from tune.table_text import TableFlags
 
 ORDERS = {
-    "quotient": ("perplexity_per_million", True),
+    "perplexity-per-parameter": ("perplexity_per_million", True),
     "perplexity": ("perplexity", True),
     "parameters": ("parameters", True),
     "efficiency": ("efficiency", False),
@@ -46,7 +46,7 @@ class RankSettings(TableFlags):
     studies: tuple[Path, ...] = flag_field(
         "folder of a study (default: the newest in runs/)", default=(), nargs="*", **STUDY
     )
-    by: str = flag_field("the order inside a section", default="quotient", choices=tuple(ORDERS))
+    by: str = flag_field("the order inside a section", default="perplexity-per-parameter", choices=tuple(ORDERS))
     family: str | None = flag_field("this family only", default=None, **FAMILY)
     front: bool = flag_field(
         "only the front: configurations than which no other is both smaller and better", default=False

@@ -90,7 +90,7 @@ def test_a_strangers_names_are_data_and_steer_no_terminal(write: Callable[..., W
 def test_the_table_says_what_the_order_rewards_and_three_answers(six: Written, printed: Printed) -> None:
     lines = printed(RankSettings, six.folder).splitlines()
     assert "rewards sheer size" in lines[-3] and "the winner is t2" in lines[-2]
-    answers = "all at rung 0, of the 5 trials", "the quotient t5", "efficiency t", "perplexity t5"
+    answers = "all at rung 0, of the 5 trials", "per million parameters t5", "efficiency t", "perplexity t5"
     assert all(answer in lines[-1] for answer in answers)
 
 

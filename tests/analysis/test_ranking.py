@@ -22,7 +22,7 @@ from tune.store.journal import connect
 from tune.store.queries import best_so_far
 
 
-def table(*studies: Written, by: str = "quotient") -> pd.DataFrame:
+def table(*studies: Written, by: str = "perplexity-per-parameter") -> pd.DataFrame:
     return ranking(results_of(*studies), by=by)
 
 
@@ -45,8 +45,12 @@ def test_other_orders_by_hand_change_places_and_nothing_else(six: Written) -> No
         "device-seconds": ["t2", "t3", "t5", "t1", "t4", "t6"],
         "memory": ["t3", "t2", "t5", "t4", "t1", "t6"],
     }
-    columns = {"quotient": "perplexity_per_million", "device-seconds": "device_seconds", "memory": "memory_bytes"}
-    assert {*by_hand, "quotient", "efficiency"} == {*ORDERS}
+    columns = {
+        "perplexity-per-parameter": "perplexity_per_million",
+        "device-seconds": "device_seconds",
+        "memory": "memory_bytes",
+    }
+    assert {*by_hand, "perplexity-per-parameter", "efficiency"} == {*ORDERS}
     whole = table(six).drop(columns="place").sort_values("trial", ignore_index=True)
     for by in ("efficiency", *by_hand):
         ranked = table(six, by=by)
@@ -66,7 +70,7 @@ def answered(*studies: Written) -> tuple[Results, Answers, pd.Series]:
 
 
 def three(found: Answers) -> list[pd.Series]:
-    return [row for row in (found.quotient, found.efficiency, found.perplexity) if row is not None]
+    return [row for row in (found.per_parameter, found.efficiency, found.perplexity) if row is not None]
 
 
 def test_the_three_answers(six: Written) -> None:

@@ -40,7 +40,8 @@ def levels(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def ranking_table(rows: Sequence[Row], study: Path) -> str:
-    """Return one family's ranking by the quotient as Markdown. Failed trials stand last, in a table of their own."""
+    """Return one family's ranking by perplexity per parameter as Markdown. Failed trials stand last, in a table of
+    their own."""
     ranked = [
         (
             level, str(number), row["trial"], label(json.loads(row["config"])), f"{row['perplexity_per_million']:.4g}",

@@ -91,14 +91,14 @@ REASONS = {END: 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
 """Reasons why a trial ended, as numbers, since a metric is one; 0 while it may go on."""
 RUNG, ENDED, DEVICE_SECONDS = "7 trial/rung", "7 trial/ended", "7 trial/device_seconds"
 BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
-PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
+PARAMETERS, PER_MILLION = "7 trial/parameters", "7 trial/perplexity_per_million"
 PERPLEXITY, BITS = "7 trial/perplexity", "7 trial/bits_per_character"
 """Of the weights that are kept, as in the ranking; the curves `4 valid` are of the weights as they are."""
 METRICS = {
     PERPLEXITY: "perplexity",
     BITS: "bits per character",
     PARAMETERS: "parameters",
-    QUOTIENT: "perplexity per million parameters",
+    PER_MILLION: "perplexity per million parameters",
     DEVICE_SECONDS: "device-seconds",
     RUNG: "rung",
     ENDED: f"ended: 0 not, {', '.join(f'{number} {reason}' for reason, number in REASONS.items())}",
@@ -230,7 +230,7 @@ class TrialRun:
             values[PARAMETERS] = report.parameters
             if (kept := report.whole or report.better_evaluation) is not None:
                 values[PERPLEXITY] = kept.perplexity
-                values[QUOTIENT] = kept.perplexity / (report.parameters / 1e6)
+                values[PER_MILLION] = kept.perplexity / (report.parameters / 1e6)
                 if kept.bits_per_character is not None:
                     values[BITS] = kept.bits_per_character
         if report.final:
@@ -338,7 +338,7 @@ class LedgerRun:
 
     def _show(self, family: str, step: int) -> None:
         began = time.process_time()
-        rows = [row for row in ranking(self._journal, by="quotient") if row["family"] == family]
+        rows = [row for row in ranking(self._journal, by="perplexity-per-parameter") if row["family"] == family]
         has_front = self._metric is None and any(row["level"] is not None for row in rows)
         drawn = [draw_front(family, rows)] if has_front else []
         of = rows, self._journal.folder

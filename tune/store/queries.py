@@ -29,7 +29,7 @@ FAILED = """((state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND 
 yet go on, whatever happened to it. Text may follow the word of a reason."""
 VALUES = {
     "perplexity": "loss",
-    "quotient": "IIF(own, loss, perplexity / parameters)",
+    "perplexity-per-parameter": "IIF(own, loss, perplexity / parameters)",
 }
 """SQL for what trials of one level are ranked by, low first; those of a user's loop by its metric. Order by perplexity
 is that by loss, which is not cut off where perplexity would be too large for a number."""
@@ -154,7 +154,7 @@ def lasting_reports_query(measured: str = "TRUE") -> str:
         WHERE later IS NULL OR steps < later"""
 
 
-By = Literal["perplexity", "quotient"]
+By = Literal["perplexity", "perplexity-per-parameter"]
 Reader = Journal | sqlite3.Connection
 
 

@@ -333,7 +333,7 @@ def study(tmp_path: Path) -> Written:
 
 
 def test_the_table_numbers_the_sound_ones_and_ends_with_the_others(study: Written) -> None:
-    rows = ranking(study.journal, by="quotient")
+    rows = ranking(study.journal, by="perplexity-per-parameter")
     sound, broken = (part.splitlines()[2:] for part in ranking_table(rows, study.folder).split("\n\n"))
     cells = [line.strip("| ").split(" | ") for line in sound]
     assert [[*row[1:3], row[-2]] for row in cells] == [["1", "t002", "1"], ["2", "t001", "-"]]
@@ -347,12 +347,12 @@ def test_a_front_is_drawn_though_a_perplexity_is_no_float(tmp_path: Path, losses
     for trial, loss in zip(("t001", "t002"), losses, strict=True):
         study.trial(trial)
         study.report(trial, Evaluation(loss=loss).perplexity, valid_loss=loss)
-    assert draw_front("nanogpt", ranking(study.journal, by="quotient")).image.encoded_image_string
+    assert draw_front("nanogpt", ranking(study.journal, by="perplexity-per-parameter")).image.encoded_image_string
 
 
 def test_what_shows_the_rows_left_out_is_of_this_study(study: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standings, "TOP", 1)
-    text = ranking_table(ranking(study.journal, by="quotient"), study.folder / "of two words")
+    text = ranking_table(ranking(study.journal, by="perplexity-per-parameter"), study.folder / "of two words")
     told = [shlex.split(each) for each in re.findall(r"more: `.*rank\.py (.*)`", text)]
     assert told == [[str(study.folder / "of two words"), "--top", "0"]] * 2
 

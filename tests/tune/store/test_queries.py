@@ -353,8 +353,8 @@ def test_of_a_search_that_is_over_the_table_has_the_rankings_order_and_a_curve_e
     results = Results(studies=[open_study(tmp_path)])
     assert world.total("SELECT COUNT(*) FROM reports WHERE whole_loss > valid_loss") > 0
     for name in FAMILIES:
-        rows = [row for row in ranking(world.journal, by="quotient") if row["family"] == name]
-        theirs = ranked_by_analysis(results, by="quotient")
+        rows = [row for row in ranking(world.journal, by="perplexity-per-parameter") if row["family"] == name]
+        theirs = ranked_by_analysis(results, by="perplexity-per-parameter")
         theirs = theirs[(theirs["family"] == name) & theirs["place"].notna()]
         shown = [line.split(" | ")[2] for line in ranking_table(rows, tmp_path).split("\n\n")[0].splitlines()[2:]]
         assert shown == theirs["trial"].tolist()[: len(shown)] and shown
