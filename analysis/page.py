@@ -183,10 +183,12 @@ def answer(results: Results, pool: pd.DataFrame) -> dict[str, Any]:
     return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": why, "facts": shown, "told": comparisons}
 
 
-Told = tuple[str, str, dict[str, str]]
+BestTrialText = tuple[str, str, dict[str, str]]
 
 
-def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame, count: int) -> Told:
+def _of_a_loop(
+    results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame, count: int
+) -> BestTrialText:
     """Return what the best trial of a loop reached, why it is the best of so many, and further facts."""
     measure = results.measure
     value = tables.number(best[measure.column])
@@ -206,7 +208,9 @@ def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd
     return f"{measure.name} {value} {where_measured_text(best)} ({best['trial']})", f"{why}.", shown
 
 
-def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame, count: int) -> Told:
+def _of_a_family(
+    results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame, count: int
+) -> BestTrialText:
     """Return the same for the best trial of a family."""
     same, bits = others["perplexity"], best["bits_per_character"]
     margin = "" if same.empty else f"; the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse"
