@@ -39,12 +39,12 @@ from tune.units import duration_text, money_text, whole_text
 @dataclass(frozen=True, kw_only=True)
 class Prospects:
     """What is left of a study, and what to expect of it. spent: device-seconds; best: by family, the first row of its
-    ranking; foretold: by family, what this and other caps are expected to buy; configs: labels, by trial."""
+    ranking; forecasts: by family, what this and other caps are expected to buy; configs: labels, by trial."""
 
     settings: Settings
     spent: float
     best: Mapping[str, sqlite3.Row]
-    foretold: Mapping[str, CapForecast]
+    forecasts: Mapping[str, CapForecast]
     configs: Mapping[str, str]
 
 
@@ -89,7 +89,7 @@ def prospects(settings: Settings) -> Prospects:
         return Prospects(
             settings=settings, spent=spent,
             best=best_so_far(journal),
-            foretold=forecast_by_family(settings, policies, journal, slots=slots, share=share, over=over),
+            forecasts=forecast_by_family(settings, policies, journal, slots=slots, share=share, over=over),
             configs={row["trial"]: label(json.loads(row["config"])) for row in journal.rows("SELECT * FROM trials")},
         )  # fmt: skip
 
@@ -157,7 +157,7 @@ def prospect_lines(found: Prospects) -> Iterator[str]:
     for name in settings.families:
         yield ""
         yield from _family_lines(name, found)
-    if not any(each.rows for each in found.foretold.values()):
+    if not any(each.rows for each in found.forecasts.values()):
         return
     yield ""
     yield "Predicted by the scaling law, from configurations tried so far: of a smaller cap what a new search would"
@@ -165,20 +165,20 @@ def prospect_lines(found: Prospects) -> Iterator[str]:
 
 
 def _family_lines(name: str, found: Prospects) -> Iterator[str]:
-    best, foretold = found.best.get(name), found.foretold[name]
+    best, forecast = found.best.get(name), found.forecasts[name]
     if best is None:
         yield f"{name}: no trial has reached a rung yet"
         return
     where = " ".join(each for each in (level_text(best), measured_text(best)) if each)
     yield f"{name}: best so far {best['trial']} {found.configs[best['trial']]}"
     yield f"  loss {best['loss']:.3f}, perplexity {best['perplexity']:.4g} {where}"
-    if foretold.why:
-        yield f"  no forecast: {foretold.why}"
+    if forecast.why:
+        yield f"  no forecast: {forecast.why}"
         return
     yield f"  {'cap':<10} {'how':<15} {'loss':>7} {'80 % interval':>18} {'perplexity':>11}   trial"
-    for row in foretold.rows:
+    for row in forecast.rows:
         between = "" if row.how == "this search" else f"{row.low:.3f} to {row.high:.3f}"
         losses = f"{row.loss:>7.3f} {between:>18} {Evaluation(loss=row.loss).perplexity:>11.4g}"
         yield f"  {whole_text(row.cap):<10} {row.how:<15} {losses}   {row.trial} {found.configs[row.trial]}"
-    if not foretold.decayed:
+    if not forecast.decayed:
         yield "  at a constant learning rate: no trial had its decay yet, which takes more off"

@@ -170,7 +170,7 @@ def test_lines_and_marks_of_precisions_are_told(tmp_path: Path) -> None:
     assert drawn["validation loss"].get_linestyle() == "None"
 
 
-def test_a_largest_batch_that_is_foretold_to_be_none_is_drawn_as_none(tmp_path: Path) -> None:
+def test_a_largest_batch_that_is_predicted_to_be_none_is_drawn_as_none(tmp_path: Path) -> None:
     rows = [batch_size_rows.batch(32), batch_size_rows.largest() | {"foretold": 0}]
     _, memory = batch_size(study_of_rows(tmp_path / "x", "batch_size", rows)).figure.axes
     shown = " ".join(str(line.get_label()) for line in memory.lines)

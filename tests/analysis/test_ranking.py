@@ -1,4 +1,4 @@
-"""The ranking: its order, sections and answers; efficiency and front; conditions; what half of it foretells."""
+"""The ranking: its order, sections and answers; efficiency and front; conditions; what half of it predicts."""
 
 import json
 import math
@@ -385,7 +385,7 @@ def test_half_is_of_the_device_seconds_and_not_of_the_clock(turned: Written) -> 
     assert [moment(study, share) for share in (0.1, 0.5, 0.6)] == [0.0, 20.0, 60.0]
 
 
-def test_who_was_not_trained_on_foretells_nothing(turned: Written) -> None:
+def test_who_was_not_trained_on_predicts_nothing(turned: Written) -> None:
     found = rows(turned, 0.99)
     assert set(found["trials"]) == {0} and found["tau"].isna().all()
 

@@ -155,7 +155,7 @@ def test_what_other_caps_would_buy_is_told_as_it_was_written_down(html: str) -> 
     assert "At a constant learning rate" not in told
 
 
-def test_a_loss_may_be_foretold_that_has_no_perplexity(bare: None, write: Callable[..., Written]) -> None:
+def test_a_loss_may_be_predicted_that_has_no_perplexity(bare: None, write: Callable[..., Written]) -> None:
     row = {"cap": 100.0, "how": "this search", "trial": "t1", "loss": 800.0, "low": 800.0, "high": 800.0}
     study = write(prospects={"nanogpt": {"rows": [row], "decayed": False, "why": None}})
     study.trial("t1")
@@ -163,7 +163,7 @@ def test_a_loss_may_be_foretold_that_has_no_perplexity(bare: None, write: Callab
     assert "800.000" in written(study)
 
 
-def test_why_nothing_is_foretold_is_told(bare: None, write: Callable[..., Written]) -> None:
+def test_why_nothing_is_predicted_is_told(bare: None, write: Callable[..., Written]) -> None:
     """By the search; of a study that has not ended, or that an earlier version wrote, by what can be asked."""
     for name, told in (("ended", {"nanogpt": {"rows": [], "decayed": False, "why": "too few sizes"}}), ("runs", {})):
         study = write(name, prospects=told)

@@ -97,7 +97,7 @@ def _row(what: str, found: list[Inside]) -> Row:
 
 
 def inside(curves: tuple[Curve, ...], share: float, seconds: float | None, *, seeds: int) -> Inside:
-    """Of the ends of curves, foretold at a share of their lives. seconds: of the lives; None: each has its own."""
+    """Of the ends of curves, predicted at a share of their lives. seconds: of the lives; None: each has its own."""
     hits = count = 0
     for seed in range(seeds):
         tried = random.Random(seed).sample(curves, min(TRIALS, 2 * len(curves) // 3))

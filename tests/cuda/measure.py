@@ -1,4 +1,4 @@
-"""The parts of `make gpu`: what was counted and foretold without a GPU, measured on one.
+"""The parts of `make gpu`: what was counted and predicted without a GPU, measured on one.
 
 Parts 1 to 3 need torch alone. Each ends in eight minutes, and writes a figure into results/gpu-PART.json as soon as it
 has it: whole grids, of which results/gpu.json has what RESULTS.md shows. --dry-run goes through a part on a CPU at tiny
@@ -296,8 +296,8 @@ def _memory(bench: Bench, config: Config, data: Data) -> Row:
     evaluate(learner.model, config, data, "valid", tokens=16_384, device=bench.device)
     bench.wait()
     estimate = memory_estimate(config, data, micro_batches=1, device=bench.device)
-    foretold = first_overhead(config.family, bench.device.type) + ESTIMATE_FACTOR * estimate
-    told = f"{peak.bytes() / 1e6:.0f}, {step / 1e6:.0f}, {foretold / 1e6:.0f}, {estimate / 1e6:.0f}"
+    predicted = first_overhead(config.family, bench.device.type) + ESTIMATE_FACTOR * estimate
+    told = f"{peak.bytes() / 1e6:.0f}, {step / 1e6:.0f}, {predicted / 1e6:.0f}, {estimate / 1e6:.0f}"
     return row(
         f"MB of a trial, {config.batch_tokens:,} tokens a step: at most; before its evaluation; foretold; on paper",
         f"{named(config)}: {told}", "within 10 %",

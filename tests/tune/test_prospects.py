@@ -96,7 +96,7 @@ def test_who_is_promising_before_anything_is_known_is_so_in_a_plan_too(tmp_path:
 
 
 @pytest.mark.parametrize("trials_each", [2, 0.5])
-def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did_at_its_end(
+def test_of_parts_of_a_gpu_and_of_several_cores_it_predicts_what_the_search_did_at_its_end(
     study: Study, trials_each: float
 ) -> None:
     """What measuring took of a whole device before the first lease has a slot too, and no say in what one is."""
@@ -105,18 +105,18 @@ def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did
     world.journal.insert("charges", {"at": 1.0, "slot": 99, "what": "start", "seconds": 1.0})
     note_prospects(asked(world), world.engine)
     told = world.journal.facts()["prospects"]
-    found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
+    found = {name: asdict(each) for name, each in prospects(asked(world)).forecasts.items()}
     assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
 
 
-def test_once_a_study_goes_on_what_was_foretold_at_its_end_is_there_no_more(study: Study) -> None:
+def test_once_a_study_goes_on_what_was_predicted_at_its_end_is_there_no_more(study: Study) -> None:
     world = study(20)
     note_prospects(asked(world), world.engine)
     assert world.journal.facts()["prospects"]
     assert not World(world.journal.folder, cap=1200.0, slots=2).journal.facts()["prospects"]
 
 
-def test_of_a_study_that_goes_on_with_the_slots_that_it_kept_it_foretells_a_larger_cap_on_all(study: Study) -> None:
+def test_of_a_study_that_goes_on_with_the_slots_that_it_kept_it_predicts_a_larger_cap_on_all(study: Study) -> None:
     """What was handed back before it was killed was of no more use under that cap."""
     killed = study(0, cap=2400.0, patient=False, slots=8)
     killed.journal.write_facts(devices={"slots": 8})
@@ -128,11 +128,11 @@ def test_of_a_study_that_goes_on_with_the_slots_that_it_kept_it_foretells_a_larg
     note_prospects(asked(world), world.run().engine)
     told = world.journal.facts()["prospects"]
     world.journal.write_facts(ended={"reason": "cap", "spent": world.accounting.ledger.spent, "cap": 2400.0})
-    found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
+    found = {name: asdict(each) for name, each in prospects(asked(world)).forecasts.items()}
     assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
 
 
-def test_of_other_devices_it_foretells_what_the_search_would_that_goes_on_with_them(
+def test_of_other_devices_it_predicts_what_the_search_would_that_goes_on_with_them(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
@@ -143,7 +143,7 @@ def test_of_other_devices_it_foretells_what_the_search_would_that_goes_on_with_t
         world.engine.stopping = "SIGINT"
         note_prospects(asked(world, devices=devices), world.engine)
         told.append(world.journal.facts()["prospects"])
-        found = {name: asdict(each) for name, each in prospects(asked(world, devices=devices)).foretold.items()}
+        found = {name: asdict(each) for name, each in prospects(asked(world, devices=devices)).forecasts.items()}
         assert json.loads(json.dumps(found)) == told[-1]
     assert told[0] != told[1] != told[2]
     with pytest.raises(UserError, match=r"^--devices: '9' is more than the 8 there are: ask for at most 8, or add"):
@@ -151,7 +151,7 @@ def test_of_other_devices_it_foretells_what_the_search_would_that_goes_on_with_t
     world.journal.write_facts(devices={"kind": "cuda", "slots": 2})
     with pytest.raises(UserError, match=r"^--resume: the study runs on GPUs, and here are CPU cores: "):
         prospects(asked(world, devices=8))
-    assert prospects(asked(world)).foretold
+    assert prospects(asked(world)).forecasts
 
 
 def test_of_a_mirrors_copy_what_is_left_is_what_going_on_finds_left(study: Study) -> None:
@@ -190,7 +190,7 @@ def test_a_cap_that_is_spent_already_is_refused(study: Study, capsys: pytest.Cap
 def test_of_a_study_that_runs_too_and_what_is_in_its_journal_stays(study: Study) -> None:
     world = study(46)
     before = [tuple(row) for row in world.journal.rows("SELECT * FROM leases")]
-    rows = prospects(asked(world)).foretold["nanogpt"].rows
+    rows = prospects(asked(world)).forecasts["nanogpt"].rows
     assert [row.how for row in rows][1:] == ["continued", "continued"]
     assert [tuple(row) for row in world.journal.rows("SELECT * FROM leases")] == before
     world.run()

@@ -103,12 +103,12 @@ def could_win(rows: Sequence[Row], times: float) -> list[Row]:
     def order(by: Callable[[int], float]) -> list[int]:
         return sorted(ended, key=lambda number: (round(by(number), 2), -rows[number]["parameters"]))
 
-    by_forecast = order(lambda number: foretold(ended[number], times))
+    by_forecast = order(lambda number: predicted_loss(ended[number], times))
     turns = zip(order(lambda number: ended[number][-1][1]), by_forecast, strict=True)
     return [rows[number] for number in dict.fromkeys(itertools.chain(*turns))][:LONG]
 
 
-def foretold(decayed: Sequence[tuple[int, float]], times: float) -> float:
+def predicted_loss(decayed: Sequence[tuple[int, float]], times: float) -> float:
     """Return the forecast loss of a decay at so many times the length of the last. What it falls for each unit of log
     length shrinks twice on the way, each time by the ratio of the last two falls."""
     falls = [(before - after) / math.log(later / at) for (at, before), (later, after) in itertools.pairwise(decayed)]

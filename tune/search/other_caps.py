@@ -154,16 +154,16 @@ class OtherCaps:
     law, and where a loss is not above zero, as a family of a user's own may have it: no law has such losses."""
 
     def __init__(self, policy: SuccessiveHalving, history: FamilyHistory) -> None:
-        self._policy, self._behind, foretell = policy, history, policy.standings.forecast_at
+        self._policy, self._behind, predict = policy, history, policy.standings.forecast_at
         at_rungs = (loss for each in policy.trials.values() for loss in each.losses.values())
         self._below_zero = any(loss <= 0 for loss in (*at_rungs, *(end.loss for end in history.ends)))
-        going = {name: each for name, each in policy.trials.items() if each.state != "ended" and foretell(name, 1.0)}
+        going = {name: each for name, each in policy.trials.items() if each.state != "ended" and predict(name, 1.0)}
         going = {} if self._below_zero else going
         self.trials = sorted([name for name, each in going.items() if not each.past_best] or going)
         ratios = [
-            (math.log(end.loss / foretold[0]), foretold[1] ** -2)
+            (math.log(end.loss / predicted[0]), predicted[1] ** -2)
             for end in (() if self._below_zero else history.ends)
-            if end.trial in policy.trials and (foretold := foretell(end.trial, end.tokens))
+            if end.trial in policy.trials and (predicted := predict(end.trial, end.tokens))
         ]
         weight = sum(weight for _, weight in ratios)
         self._ratio = sum(ratio * weight for ratio, weight in ratios) / weight if ratios else 0.0
@@ -192,9 +192,9 @@ class OtherCaps:
 
     def _by_law(self, trial: str, tokens: float) -> Forecast:
         """Return the expected loss at a constant rate."""
-        foretold = self._policy.standings.forecast_at(trial, tokens)
-        assert foretold, "there is a law"
-        return foretold
+        predicted = self._policy.standings.forecast_at(trial, tokens)
+        assert predicted, "there is a law"
+        return predicted
 
     def forecast_from_start(self, resources: CapResources) -> tuple[str, Forecast]:
         """Return the best trial of a search that has such a cap from its start, and the loss that is expected of that

@@ -174,11 +174,11 @@ class Forecaster:
                 known = observed[:count]
                 now, then = (self._uncorrected(each.size, known, each.tokens)[0] for each in (before, after))
                 falls.append((math.log(now / then), math.log(now / after.loss)))
-        square = sum(foretold**2 for foretold, _ in falls)
-        slope = sum(foretold * came for foretold, came in falls) / square if square else 1.0
+        square = sum(predicted**2 for predicted, _ in falls)
+        slope = sum(predicted * came for predicted, came in falls) / square if square else 1.0
         true = max(0.0, (UNCORRECTED + len(falls) * slope) / (UNCORRECTED + len(falls)))
         likely = AS_MANY * max(LEAST_FALL**2, true**2 * square / max(1, len(falls)))
-        strayed = LIKELY_STRAY**2 * likely + sum((came - true * foretold) ** 2 for foretold, came in falls)
+        strayed = LIKELY_STRAY**2 * likely + sum((came - true * predicted) ** 2 for predicted, came in falls)
         return replace(self, came_true=true, stray=math.sqrt(strayed / (likely + true**2 * square)))
 
     def loss(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:

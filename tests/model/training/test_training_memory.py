@@ -251,7 +251,7 @@ its evaluation included, beside what the process keeps (docs/log.md, days 27, 33
 
 
 @pytest.mark.parametrize(("family", "shape", "changes", "vocabulary", "row", "megabytes"), SEEN)
-def test_what_a_gpu_keeps_for_a_trial_is_foretold(
+def test_what_a_gpu_keeps_for_a_trial_is_predicted(
     family: str, shape: tuple[int, int, int], changes: dict[str, Any], vocabulary: int, row: tuple[int, int] | None,
     megabytes: int, text_data: TextData, pair_data: PairData,
 ) -> None:  # fmt: skip
@@ -260,8 +260,8 @@ def test_what_a_gpu_keeps_for_a_trial_is_foretold(
     text, pairs = replace(text_data, vocabulary=vocabulary), replace(pair_data, vocabulary=vocabulary)
     data = text if row is None else replace(pairs, row=row)
     estimate = memory_estimate(config, data, micro_batches=1, device=torch.device("cuda"))
-    foretold = first_overhead(family, "cuda") + ESTIMATE_FACTOR * estimate
-    assert foretold == pytest.approx(1e6 * megabytes, rel=0.1)
+    predicted = first_overhead(family, "cuda") + ESTIMATE_FACTOR * estimate
+    assert predicted == pytest.approx(1e6 * megabytes, rel=0.1)
 
 
 MEGABYTE = 2**20

@@ -135,7 +135,7 @@ def test_tables_stand_beside_the_published_figures():
     assert all(line(row) for row in all_rows())
 
 
-def test_what_is_foretold_stands_beside_what_was_found():
+def test_what_is_predicted_stands_beside_what_was_found():
     _, found, _ = BATCH_SIZE.tables(all_rows())
     assert found.title == "The largest batch within 2GB" and found.note == "955 rows do not fit"
     assert found.rows == [["found", "950", "-"], ["predicted from 32, 128, 512 rows", "960", "+1.1%"],
@@ -157,7 +157,7 @@ def test_where_nothing_fits_and_where_everything_does():
     assert [next_rows(fits, None, 100, 32) for fits in (0, 32, 100)] == [32, 100, None]
 
 
-def test_a_line_through_small_batches_foretells_the_largest():
+def test_a_line_through_small_batches_predicts_the_largest():
     def estimate(rows):
         return 1000 + 10 * rows
 
@@ -168,11 +168,11 @@ def test_a_line_through_small_batches_foretells_the_largest():
 
 
 @pytest.mark.parametrize("measured", [[32], [32, 128, 512]])
-def test_bytes_that_no_64_bit_integer_holds_the_square_of_foretell_as_many_rows(measured):
+def test_bytes_that_no_64_bit_integer_holds_the_square_of_predict_as_many_rows(measured):
     def estimate(rows):
         return 10**7 + 3 * 10**6 * rows
 
-    foretold = fitted({rows: 2 * estimate(rows) for rows in measured}, estimate)
-    taken = [foretold(rows) for rows in (1, 100, 10**4, 2**24)]
+    predicted = fitted({rows: 2 * estimate(rows) for rows in measured}, estimate)
+    taken = [predicted(rows) for rows in (1, 100, 10**4, 2**24)]
     assert taken == pytest.approx([2 * estimate(rows) for rows in (1, 100, 10**4, 2**24)])
-    assert largest_rows(foretold, 2 * estimate(103) + 1, 2**24) == 103
+    assert largest_rows(predicted, 2 * estimate(103) + 1, 2**24) == 103

@@ -35,7 +35,7 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments import curves, life_training, runner
 from tune.experiments.base import ExperimentSettings, Point, Row
-from tune.experiments.curves import CURVES, SHAPES, foretold, further, points
+from tune.experiments.curves import CURVES, SHAPES, further, points, predicted_loss
 from tune.experiments.life_training import last_report_before_decay, measured_at, step_bytes, train_life
 from tune.reports import Report
 from tune.search_space import PRECISIONS, Space, label
@@ -248,15 +248,15 @@ def test_five_go_on_the_best_and_those_that_will_be(known_prices: None) -> None:
     chosen = [label(point.config) for point in more]
     losses = [[(at, row["decayed_loss"][at - 1]) for at in DECAYED[:3]] for row in lived]
     now = min(range(len(lived)), key=lambda each: losses[each][-1][1])
-    then = min(range(len(lived)), key=lambda each: foretold(losses[each], 10))
+    then = min(range(len(lived)), key=lambda each: predicted_loss(losses[each], 10))
     assert now != then and {label(lived[now]["config"]), label(lived[then]["config"])} <= {*chosen}
 
 
 @pytest.mark.parametrize("power", [0.2, 0.5, 1.0])
-def test_a_fall_that_levels_out_is_foretold_nearly(power: float) -> None:
+def test_a_fall_that_levels_out_is_predicted_nearly(power: float) -> None:
     losses = [(at, 2 + at**-power) for at in (*DECAYED[:3], 1200)]
-    assert losses[2][1] - foretold(losses[:3], 10) == pytest.approx(losses[2][1] - losses[3][1], rel=0.3)
-    assert foretold([(10, 3.0), (100, 2.0)], 10) == pytest.approx(1.0) and foretold([(10, 3.0)], 10) == 3.0
+    assert losses[2][1] - predicted_loss(losses[:3], 10) == pytest.approx(losses[2][1] - losses[3][1], rel=0.3)
+    assert predicted_loss([(10, 3.0), (100, 2.0)], 10) == pytest.approx(1.0) and predicted_loss([(10, 3.0)], 10) == 3.0
 
 
 def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(known_prices: None, tmp_path: Path) -> None:

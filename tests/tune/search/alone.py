@@ -112,7 +112,7 @@ class Alone(Played):
         """The decisions of these kinds, in their order; all of them where none is named."""
         return [row for row in self.rows("SELECT * FROM decisions") if not actions or row["action"] in actions]
 
-    def foretold(
+    def predicted(
         self, *, over: bool = True, cap: float | None = None, seeds: int = 0, decay_share: float = DECAY_SHARE
     ) -> CapForecast:
         """What is to be expected of its cap, or of another. seeds: as of StudyConditions."""

@@ -96,7 +96,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module")
 def old(asked: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A search that came to its end; a trial took a little more memory than was foretold."""
+    """A search that came to its end; a trial took a little more memory than was predicted."""
     folder = tmp_path_factory.mktemp("studies") / "old"
     Made(folder, asked).run()
     with Journal(folder, new=False) as journal:
@@ -265,9 +265,9 @@ def test_no_loss_of_another_text_counts(
 
 
 def test_losses_on_another_subset_of_the_text_are_brought_to_todays_level() -> None:
-    """What is foretold of a trial of which little is known follows from those of today."""
+    """What is predicted of a trial of which little is known follows from those of today."""
 
-    def foretold(times: float) -> float:
+    def predicted(times: float) -> float:
         standings = Standings(lambda rung: 1.0, lambda rung, seconds: 8.0, Rules())
         standings.learn(
             [
@@ -282,8 +282,8 @@ def test_losses_on_another_subset_of_the_text_are_brought_to_todays_level() -> N
             standings.record(trial, 0, times * LAW.loss(size, 2e3), telling=True, progress=at)
         return standings.expected(trial)[0]
 
-    assert foretold(1.0) == pytest.approx(LAW.loss(2e4, 1.6e4), rel=0.02)
-    assert foretold(1.05) / foretold(1.0) == pytest.approx(1.05, rel=0.005)
+    assert predicted(1.0) == pytest.approx(LAW.loss(2e4, 1.6e4), rel=0.02)
+    assert predicted(1.05) / predicted(1.0) == pytest.approx(1.05, rel=0.005)
 
 
 def test_a_plan_respects_it_and_says_so(asked: Settings, old: Path) -> None:

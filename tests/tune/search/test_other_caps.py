@@ -23,11 +23,11 @@ def asking(gain: float, **about: Any) -> Search:
     return Search(rules=Rules(least_gain=gain), **about).run()
 
 
-def test_four_of_five_that_go_on_with_twice_the_cap_find_what_was_foretold() -> None:
+def test_four_of_five_that_go_on_with_twice_the_cap_find_what_was_predicted() -> None:
     inside, narrow, searches = 0, 0, 16
     for seed in range(searches):
         before = Search(seed=seed, seconds=900.0).run()
-        twice = before.foretold().rows[-1]
+        twice = before.predicted().rows[-1]
         assert (twice.cap, twice.how) == (1800.0, "continued")
         after = Search(seed=seed, seconds=1800.0, journal=before.accounting.journal).run()
         found = min(before.best, after.best)
@@ -44,22 +44,22 @@ def test_a_larger_cap_is_never_expected_to_bring_less(seed: int) -> None:
     for reports in (25, 10, math.inf):
         search.run(reports)
         over = reports == math.inf
-        losses = [row.loss for row in search.foretold(over=over).rows]
+        losses = [row.loss for row in search.predicted(over=over).rows]
         assert len(losses) == len(TIMES) and losses == sorted(losses, reverse=True)
     for cap in (450.0, 900.0, 1800.0, 7200.0):
-        rows = search.foretold(over=cap == 900.0, cap=cap).rows
+        rows = search.predicted(over=cap == 900.0, cap=cap).rows
         assert [row.cap for row in rows] == [times * cap for times in TIMES]
         assert all(row.low <= row.loss <= row.high for row in rows)
         assert all(row.loss >= search.best for row in rows if row.cap <= 900.0), "less is not more"
         assert all(row.loss <= search.best for row in rows if row.how == "continued"), "what was found stays"
 
 
-def test_what_was_found_under_its_own_cap_is_not_foretold() -> None:
+def test_what_was_found_under_its_own_cap_is_not_predicted() -> None:
     search = Search().run()
-    half, whole, twice = search.foretold().rows
+    half, whole, twice = search.predicted().rows
     assert (half.how, whole.how, twice.how) == ("new search", "this search", "continued")
     assert whole.low == whole.high == whole.loss == pytest.approx(search.best)
-    assert search.foretold().decayed and half.low < half.loss < half.high
+    assert search.predicted().decayed and half.low < half.loss < half.high
 
 
 def test_of_a_trial_that_had_its_end_only_the_way_from_there_is_in_doubt() -> None:
@@ -75,23 +75,23 @@ def test_of_a_trial_that_had_its_end_only_the_way_from_there_is_in_doubt() -> No
 
 def test_before_the_first_decay_losses_are_at_a_constant_rate_and_all_is_still_to_come() -> None:
     search = Search(seconds=600.0).run(15)
-    foretold = search.foretold(over=False)
-    assert not foretold.decayed and {row.how for row in foretold.rows[1:]} == {"continued"}
+    predicted = search.predicted(over=False)
+    assert not predicted.decayed and {row.how for row in predicted.rows[1:]} == {"continued"}
     reached = min(standing.losses[standing.rung] for standing in search.policy.trials.values() if standing.losses)
-    assert foretold.rows[1].loss < reached
+    assert predicted.rows[1].loss < reached
 
 
-def test_what_the_last_two_take_that_are_trained_anew_is_not_foretold_for_the_leader() -> None:
+def test_what_the_last_two_take_that_are_trained_anew_is_not_predicted_for_the_leader() -> None:
     search = Search(seeds=2).run(15)
-    without, anew = (search.foretold(over=False, seeds=seeds).rows[1] for seeds in (0, 2))
+    without, anew = (search.predicted(over=False, seeds=seeds).rows[1] for seeds in (0, 2))
     assert {without.how, anew.how} == {"continued"} and anew.loss > without.loss
 
 
 def test_what_a_decay_gives_another_is_as_sure_as_the_law_was_of_those_that_had_one() -> None:
     search = Search().run()
     (name, tokens), *_ = search.rows("SELECT trial, MAX(tokens) FROM reports WHERE final GROUP BY trial")
-    foretell = search.policy.standings.forecast_at
-    first, second, *_ = (each for each in search.policy.trials if foretell(each, tokens) and each != name)
+    predict = search.policy.standings.forecast_at
+    first, second, *_ = (each for each in search.policy.trials if predict(each, tokens) and each != name)
 
     def doubt(*trials: str) -> float:
         ends = [End(trial=trial, loss=search.best, tokens=tokens) for trial in trials]
@@ -99,30 +99,30 @@ def test_what_a_decay_gives_another_is_as_sure_as_the_law_was_of_those_that_had_
             first, tokens
         )[1]
 
-    (_, by_law), (_, of_one) = (foretell(each, tokens) or (0.0, 0.0) for each in (first, name))
+    (_, by_law), (_, of_one) = (predict(each, tokens) or (0.0, 0.0) for each in (first, name))
     assert by_law < doubt(name, second) < doubt(name) == pytest.approx(math.hypot(by_law, of_one))
 
 
-def test_whom_the_prior_speaks_against_is_not_foretold_to_have_the_cap() -> None:
+def test_whom_the_prior_speaks_against_is_not_predicted_to_have_the_cap() -> None:
     search = Search().run(15)
-    leader = search.foretold(over=False).rows[1].trial
+    leader = search.predicted(over=False).rows[1].trial
     unlikely = Search(favour=lambda trial: Favour(promise=1e-9 if trial == leader else 1.0)).run(15)
-    assert {leader} < unlikely.policy.trials.keys() and unlikely.foretold(over=False).rows[1].trial != leader
+    assert {leader} < unlikely.policy.trials.keys() and unlikely.predicted(over=False).rows[1].trial != leader
 
 
-def test_whom_the_last_rung_made_worse_is_not_foretold_to_have_the_cap() -> None:
+def test_whom_the_last_rung_made_worse_is_not_predicted_to_have_the_cap() -> None:
     """Though by the law it would still be ahead."""
     search = Search().run(15)
-    leader = search.foretold(over=False).rows[1].trial
+    leader = search.predicted(over=False).rows[1].trial
     at = search.policy.trials[leader]
     search.policy.on_promoted(leader, at.rung + 1, 1.0)
     search.policy.on_reported(leader, at.rung + 1, at.losses[at.rung] + 1.1 * TIE, progress=at.progress)
-    assert search.foretold(over=False).rows[1].trial != leader
+    assert search.predicted(over=False).rows[1].trial != leader
 
 
-def test_what_a_trial_learned_in_its_decay_is_not_foretold_to_stay_when_it_goes_on() -> None:
+def test_what_a_trial_learned_in_its_decay_is_not_predicted_to_stay_when_it_goes_on() -> None:
     search = Search().run()
-    twice = [search.foretold(decay_share=share).rows[-1] for share in (0.0, 0.4, 0.9)]
+    twice = [search.predicted(decay_share=share).rows[-1] for share in (0.0, 0.4, 0.9)]
     assert {row.how for row in twice} == {"continued"} and twice[0].loss < twice[1].loss < twice[2].loss
 
 
@@ -152,30 +152,30 @@ def test_families_that_share_a_slot_have_their_parts_of_the_time_to_a_deadline()
     assert (means.left, means.wall_left) == (20.0, 10.0)
 
 
-def test_of_too_few_sizes_nothing_is_foretold() -> None:
-    foretold = Search(sizes=False).run().foretold()
-    assert not foretold.rows and foretold.why == "too few sizes for a law of losses: 1 of at least 2 were seen " \
+def test_of_too_few_sizes_nothing_is_predicted() -> None:
+    predicted = Search(sizes=False).run().predicted()
+    assert not predicted.rows and predicted.why == "too few sizes for a law of losses: 1 of at least 2 were seen " \
         "after their warm-up"  # fmt: skip
 
 
-def test_before_any_trial_was_seen_twice_nothing_is_foretold() -> None:
+def test_before_any_trial_was_seen_twice_nothing_is_predicted() -> None:
     search = Search().run(4)
-    foretold = search.foretold(over=False)
+    predicted = search.predicted(over=False)
     assert (
-        not foretold.rows
-        and foretold.why
-        and foretold.why.startswith("no law of losses: it takes a trial seen at two rungs")
+        not predicted.rows
+        and predicted.why
+        and predicted.why.startswith("no law of losses: it takes a trial seen at two rungs")
     )
 
 
 @pytest.mark.parametrize("loss", [0.0, -0.1])
 @pytest.mark.parametrize("of", ["final", "rung = 0"])
-def test_where_a_loss_reaches_zero_nothing_is_foretold_and_that_is_why(of: str, loss: float) -> None:
+def test_where_a_loss_reaches_zero_nothing_is_predicted_and_that_is_why(of: str, loss: float) -> None:
     """At a rung, or only after a decay."""
     search = Search().run()
     search.accounting.journal.rows(f"UPDATE reports SET valid_loss = {loss}, whole_loss = NULL WHERE {of}")
-    foretold = Search(journal=search.accounting.journal).foretold()
-    assert not foretold.rows and foretold.why == "losses reach zero, of which no law tells"
+    predicted = Search(journal=search.accounting.journal).predicted()
+    assert not predicted.rows and predicted.why == "losses reach zero, of which no law tells"
 
 
 @pytest.mark.parametrize("slots", [1, 3])

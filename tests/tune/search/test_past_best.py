@@ -270,6 +270,6 @@ def test_where_losses_only_fall_nothing_is_said_of_a_best() -> None:
     assert not any(PAST_BEST in line for line in lines)
 
 
-def test_what_other_caps_would_bring_is_not_foretold_by_a_law_of_falling_losses(turned: Alone) -> None:
-    foretold = turned.foretold()
-    assert not foretold.rows and foretold.why and "past their best" in foretold.why
+def test_what_other_caps_would_bring_is_not_predicted_by_a_law_of_falling_losses(turned: Alone) -> None:
+    predicted = turned.predicted()
+    assert not predicted.rows and predicted.why and "past their best" in predicted.why

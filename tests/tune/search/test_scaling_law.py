@@ -1,4 +1,4 @@
-"""The law of all trials and what is foretold of one: exact where the law is, robust, and as sure as it is right."""
+"""The law of all trials and what is predicted of one: exact where the law is, robust, and as sure as it is right."""
 
 import math
 import random
@@ -29,7 +29,7 @@ def equal_seconds(**off: float) -> list[list[Observation]]:
     return [seen(size, [3e10 / size * 2**rung for rung in range(3)], **off) for size in SIZES]
 
 
-def test_of_exact_losses_it_foretells_ten_times_as_many_tokens() -> None:
+def test_of_exact_losses_it_predicts_ten_times_as_many_tokens() -> None:
     law = ScalingLaw.fit([each for trial in equal_seconds() for each in trial])
     for trial in equal_seconds():
         size, tokens = trial[-1].size, trial[-1].tokens
@@ -37,7 +37,7 @@ def test_of_exact_losses_it_foretells_ten_times_as_many_tokens() -> None:
         assert law.loss(size, 10 * tokens) == pytest.approx(TRUE.loss(size, 10 * tokens), rel=0.03)
 
 
-def test_the_largest_is_foretold_to_win_where_it_is_behind() -> None:
+def test_the_largest_is_predicted_to_win_where_it_is_behind() -> None:
     """At equal seconds it has seen the fewest tokens."""
     trials = equal_seconds()
     forecaster = Forecaster.fit(trials)
@@ -72,13 +72,13 @@ def test_what_is_known_of_a_trial_is_carried_on_and_of_one_that_is_not_known_the
     good, steep = seen(2e5, tokens, level=-0.05), seen(2e5, tokens, slope=-0.05)
     forecaster = Forecaster.fit([*alike, good, steep])
 
-    def foretold(trial: Sequence[Observation]) -> float:
+    def predicted(trial: Sequence[Observation]) -> float:
         return forecaster.loss(2e5, trial, 1e8)[0]
 
     true = TRUE.loss(2e5, 1e8)
-    assert foretold([]) == pytest.approx(true, rel=0.03)
-    assert foretold(good) == pytest.approx(true * math.exp(-0.05), rel=0.03)
-    assert foretold(steep) < foretold(good), "what falls faster ends lower"
+    assert predicted([]) == pytest.approx(true, rel=0.03)
+    assert predicted(good) == pytest.approx(true * math.exp(-0.05), rel=0.03)
+    assert predicted(steep) < predicted(good), "what falls faster ends lower"
     doubts = [forecaster.loss(2e5, good[:count], 1e8)[1] for count in range(len(good) + 1)]
     assert doubts == sorted(doubts, reverse=True), "the more is known, the surer it is"
 
@@ -108,7 +108,7 @@ def test_before_a_second_loss_of_any_trial_nothing_is_corrected() -> None:
 
 
 def test_four_of_five_ends_are_within_their_interval() -> None:
-    """Of trials with levels, slopes and errors of their own, foretold from a tenth of their tokens."""
+    """Of trials with levels, slopes and errors of their own, predicted from a tenth of their tokens."""
     chance, inside, ends = random.Random(0), 0, 0
     for _ in range(10):
         trials, last = [], []
@@ -150,7 +150,7 @@ def test_four_of_five_ends_lie_in_the_interval_of_trials_that_stray() -> None:
     assert 0.7 < inside / (20 * len(SIZES)) < 0.9 and narrow == 20 * len(SIZES)
 
 
-def test_the_interval_widens_by_how_far_falls_came_out_beside_those_foretold() -> None:
+def test_the_interval_widens_by_how_far_falls_came_out_beside_those_predicted() -> None:
     """Before any was seen it is as wide as the fall is deep, and more."""
     calm = equal_seconds()
     wild = [

@@ -188,7 +188,7 @@ def test_cut_at_any_point_it_makes_the_same_moves_for_the_same_events(
 
 
 def test_rebuilt_after_memory_ran_out_in_parts_of_every_size_the_state_is_what_it_was(tmp_path: Path) -> None:
-    """Which was not foretold of the first trial."""
+    """Which was not predicted of the first trial."""
     for _ in range(2):
         world = World(tmp_path, cap=400, slots=2, memory_limit=0.9 * LIMIT, shares={"nanogpt": 1.0})
         assert world.told == []
