@@ -127,7 +127,7 @@ def forget_decay(folder: Path) -> None:
     if not _sound(folder / BEFORE_DECAY):
         return
     for path in folder.glob("step-*"):
-        with suppress(DamagedCheckpoint):
+        with suppress(DamagedCheckpoint, KeyError, TypeError):
             if _read_state(path)["decay"]["fraction"] < 1:
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -207,6 +207,17 @@ def test_a_decay_is_forgotten_from_before_it_on_and_only_then(tmp_path: Path, fr
     assert {path.name[:6] for path in tmp_path.iterdir()} == {"step-0", "before", "after-"}
 
 
+@pytest.mark.parametrize("decay", [{}, None, {"fraction": "half"}], ids=str)
+def test_a_strangers_state_that_tells_no_decay_is_passed_over_where_one_is_forgotten(
+    tmp_path: Path, decay: object
+) -> None:
+    saved(tmp_path, 5, checkpoints.BEFORE_DECAY)
+    forge(saved(tmp_path, 6), decay=decay)
+    inside = saved(tmp_path, 7, fraction=0.5)
+    checkpoints.forget_decay(tmp_path)
+    assert not inside.exists()
+
+
 @pytest.mark.parametrize("changes", [{}, {"architecture": "nanogpt"}, {"family": "translation"}], ids=str)
 def test_an_exported_model_gives_the_same_logits(changes: dict[str, str], tmp_path: Path) -> None:
     config, tokenizer = replace(CONFIG, **changes), TOKENIZER
