@@ -100,7 +100,7 @@ class SegmentEvaluations:
         self.listed_every = max(WARM, (self.segment.steps or 0) // LISTED_POINTS)
         self.listed = self.learner.steps // self.listed_every
         self.next_point, self.points = math.inf, CURVE_POINTS
-        self.watching, self.lowest = bool(self.learner.best), lowest
+        self.watching, self.lowest = self.segment.watched and bool(self.learner.best), lowest
         if self.watching:
             time_budget.looks = 2
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice

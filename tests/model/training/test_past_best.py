@@ -151,8 +151,11 @@ def test_a_loss_that_rises_where_dropout_begins_has_not_turned(watched: Watched,
 
 
 def test_a_text_that_is_not_seen_again_and_again_is_not_looked_at(watched: Watched, text_data: TextData) -> None:
-    """Whatever its loss does; nor is a segment that nobody asked to watch."""
+    """Whatever its loss does; nor is a segment that nobody asked to watch, also after one that was watched."""
     assert watched(watched=False, steps=150).steps == 150
+    first = watched(steps=BEST)
+    last = watched(watched=False, steps=STEPS, checkpoint=Path(str(first.checkpoint)))
+    assert first.ended == last.ended == "rung" and last.steps == STEPS
     watched.data, watched.weights = text_data, {}
     assert len(text_data.train) * EPOCHS_AS_NEW > STEPS * watched.config.batch_tokens
     assert watched().steps == STEPS
