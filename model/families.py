@@ -82,16 +82,15 @@ class Family:
         """Yield the batches of a split, or of a fixed part of it with about so many target tokens."""
         return (batch.to(device) for batch in self._some_batches(config, data, split, tokens))
 
-    def span(self, config: Config, data: Data, split: str, tokens: int | None, counted: int | None = None) -> Span:
-        """Return the target tokens of these evaluation batches (counted, where they are known), and how many characters
-        and words such a share of the split spells; none for data without text."""
-        if counted is None:
-            counted = sum(batch.tokens for batch in self._some_batches(config, data, split, tokens))
-        if isinstance(data, OwnData):  # which spells nothing
-            return Span(counted, 0, 0)
-        every = _span_once(_text(data), split, None, COUNTED_AT_ONCE)
-        share = counted / every.tokens
-        return Span(counted, round(share * every.characters), round(share * every.words))
+    def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
+        """Return the target tokens of these evaluation batches, and how many characters and words such a share of the
+        split spells; none for data without text."""
+        return _share(data, split, sum(batch.tokens for batch in self._some_batches(config, data, split, tokens)))
+
+    def evaluated_span(self, config: Config, data: Data, split: str, tokens: int | None, counted: int) -> Span:
+        """Return `span` once its tokens were counted, without the batches; a `span` of a family's own is asked."""
+        own = type(self).span is not Family.span
+        return self.span(config, data, split, tokens) if own else _share(data, split, counted)
 
     def items(self, config: Config, data: Data) -> Dataset[Batch] | None:
         """Return the training split as batches of one row, which the processes of a DataLoader make one by one; None:
@@ -166,6 +165,15 @@ def _span_once(data: TextData | PairData, split: str, tokens: int | None, contex
     return _SPANS[key]
 
 
+def _share(data: Data, split: str, tokens: int) -> Span:
+    """Return so many target tokens of a split, and the characters and words of such a share of it."""
+    if isinstance(data, OwnData):  # which spells nothing
+        return Span(tokens, 0, 0)
+    every = _span_once(data, split, None, COUNTED_AT_ONCE)
+    share = tokens / every.tokens
+    return Span(tokens, round(share * every.characters), round(share * every.words))
+
+
 def _text(data: Data) -> TextData | PairData:
     assert not isinstance(data, OwnData), "only a family of a user's own learns from anything else"
     return data
@@ -194,7 +202,7 @@ class Transformers(Family):
         context = config.context
         return evaluation_batches(_text(data), split, tokens=tokens, context=context, window=window, device=device)
 
-    def span(self, config: Config, data: Data, split: str, tokens: int | None, counted: int | None = None) -> Span:
+    def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
         return _span_once(_text(data), split, tokens, config.evaluation_window or config.context)
 
     def items(self, config: Config, data: Data) -> Dataset[Batch]:

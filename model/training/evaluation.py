@@ -54,7 +54,7 @@ def evaluate(
                 nats[-1][0].item()
     finally:
         model.train()
-    _, characters, words = family.span(config, data, split, tokens, counted)
+    _, characters, words = family.evaluated_span(config, data, split, tokens, counted)
     each: list[float] = torch.cat(nats).tolist()
     blocks = json.dumps([round(one, 3) for one in each]) if split == "test" else None
     total = sum(each)

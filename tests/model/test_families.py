@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config import RECIPES, Config
-from model.data.batches import span
+from model.data.batches import Span, span
 from model.data.dataset import TextData
 from model.families import FAMILIES, Batch, Family, register_family
 from model.nn.precision import PRECISIONS, Embedding, Linear, compute_dtype
@@ -113,6 +113,16 @@ def test_an_evaluation_makes_its_batches_once(
     for split in ("valid", "test"):
         evaluate(bigrams.build(config, text_data.vocabulary, 0), config, text_data, split)
     assert made == ["valid", "test"]
+
+
+def test_an_evaluation_tells_what_a_familys_own_count_says(config: Config, text_data: TextData) -> None:
+    class Counted(Bigrams):
+        def span(self, config: Config, data: TextData, split: str, tokens: int | None) -> Span:
+            return super().span(config, data, split, tokens)._replace(characters=7)
+
+    register_family("bigrams", counted := Counted())
+    found = evaluate(counted.build(config, text_data.vocabulary, 0), config, text_data, "valid")
+    assert found.bits_per_character == pytest.approx(found.loss * found.tokens / math.log(2) / 7)
 
 
 def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, text_data: TextData) -> None:
