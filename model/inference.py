@@ -176,9 +176,10 @@ def translate(settings: TranslateSettings) -> int:
     lines = iter(settings.sentences or sys.stdin)
     try:
         while sentences := [line.lstrip("\ufeff").strip() for line in itertools.islice(lines, at_once)]:
-            if long := [each for each in sentences if len(tokenizer.encode(as_text(each))) > longest]:
-                what = f"'{long[0]:.40}...' has more than {longest} tokens, the most that the model saw in training"
-                print(f"sentence: {what}: split it", file=sys.stderr)
+            for each in sentences:
+                if len(tokenizer.encode(as_text(each))) > longest:
+                    what = f"'{each:.40}...' has more than {longest} tokens, the most that the model saw in training"
+                    print(f"sentence: {what}: split it", file=sys.stderr)
             for text in translations(model, tokenizer, sentences, width=settings.beam):
                 _print(text)
             sys.stdout.flush()
