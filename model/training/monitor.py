@@ -106,8 +106,8 @@ class SegmentEvaluations:
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
     def evaluate_if_due(self) -> dict[str, Evaluation | None]:
-        """Return the evaluations that are due now in a final, a watched or a `curve` segment. The first comes early, to
-        learn how long they take, and which loss such a segment began with."""
+        """Return the evaluations that are due now in a final, a watched or a `curve` segment. The first comes early
+        where none was timed yet in this life, to learn how long they take."""
         if self.segment.curve:
             before, self.listed = self.listed, self.learner.steps // self.listed_every
             due = self.listed > before and not self.time_budget.is_reached()
