@@ -132,8 +132,9 @@ def forget_decay(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def averages(tensors: Mapping[str, Tensor], prefix: str = AVERAGE) -> dict[str, Tensor]:
-    """Return the averages of the weights, or what else has a prefix, by parameter name, from a checkpoint's tensors."""
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return those of a checkpoint's tensors whose names begin with a prefix (AVERAGE or BEST), by the rest of the
+    name."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
@@ -150,7 +151,8 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
             weights = load_file(saved.weights)
             with safe_open(saved.weights, framework="pt") as file:
                 tied = file.metadata() or {}  # the file has tied weights under one of their names
-            of_them = {tied.get(name, name): tensor for name, tensor in averages(saved.tensors).items()}
+            averages = with_prefix(saved.tensors, AVERAGE).items()
+            of_them = {tied.get(name, name): tensor for name, tensor in averages}
             save_file(weights | {name: of_them[name] for name in of_them if name in weights}, place / WEIGHTS)
         else:
             shutil.copyfile(saved.weights, place / WEIGHTS)

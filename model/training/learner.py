@@ -22,7 +22,7 @@ from model.nn.attention import Dropout
 from model.nn.gpt import checkpoint_activations
 from model.nn.mup import parameter_groups
 from model.training.averaging import Average
-from model.training.checkpoint import AVERAGE, BEST, Saved, averages, load_weights
+from model.training.checkpoint import AVERAGE, BEST, Saved, load_weights, with_prefix
 from model.training.memory import give_back_freed, ran_out
 from model.training.muon import AdamW, Muon, begin_moments
 from tune.errors import error_text
@@ -343,8 +343,8 @@ class Learner:
                 if (tensor := saved.tensors.get(f"{name}.{moment}")) is not None:
                     values[moment].copy_(tensor)
         if self.average is not None:
-            self.average.load(averages(saved.tensors))
-        best = averages(saved.tensors, BEST)
+            self.average.load(with_prefix(saved.tensors, AVERAGE))
+        best = with_prefix(saved.tensors, BEST)
         self.best = {name: tensor.to(self.device, copy=True) for name, tensor in best.items()}  # not of a mapped file
         self.steps, self.tokens = saved.state["steps"], saved.state["tokens"]
         self.batches.load_state(saved.state["batches"])
