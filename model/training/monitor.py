@@ -161,9 +161,8 @@ class SegmentEvaluations:
             weights = {name: parameter.detach().clone() for parameter, name in self.learner.parameter_names.items()}
         self.learner.best = weights | self.learner.buffers()
 
-    def go_back(self) -> None:
+    def go_back(self, best: dict[str, Tensor]) -> None:
         """Restore the best weights that were seen, as the end is worse, without an average beside them."""
-        best, self.learner.best = self.learner.best, {}
         for parameter, name in self.learner.parameter_names.items():
             parameter.detach().copy_(best.pop(name))
         self.learner.set_buffers(best)

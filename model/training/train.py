@@ -269,10 +269,11 @@ class _Training:
         if not looks.lowest.has_turned and (looks.watching or not at_end):
             seen = looks.evaluate_subset(after=MARGIN * self.time_budget.checkpoint_seconds())
         if at_end or looks.lowest.has_turned:
+            best, self.learner.best = self.learner.best, {}  # nothing goes on from the end
             if looks.lowest.has_turned or (
                 seen and looks.lowest.is_above_lowest
             ):  # an end that was not evaluated may be the best
-                looks.go_back()
+                looks.go_back(best)
                 seen = {}
             if not self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}"):
                 return self._judged("lease", **seen)

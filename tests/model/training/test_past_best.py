@@ -190,6 +190,13 @@ def test_an_end_that_is_the_best_is_evaluated_once_as_it_is_and_once_by_the_aver
     assert watched.evaluations[STEPS] == 5
 
 
+@pytest.mark.parametrize("worse", [0.0, 1.0])
+def test_a_checkpoint_of_the_end_has_no_best_beside_it(watched: Watched, worse: float) -> None:
+    watched.loss = lambda step: 1 / step + (worse if step == STEPS else 0)
+    tensors = checkpoints.load(Path(str(watched(final=True).checkpoint))).tensors
+    assert tensors and not checkpoints.with_prefix(tensors, checkpoints.BEST)
+
+
 def test_an_end_that_could_not_be_looked_at_is_not_given_up_for_what_was_before(watched: Watched) -> None:
     """One reading above is noise, as anywhere."""
     watched.loss = lambda step: 1 / step
