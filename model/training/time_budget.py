@@ -14,7 +14,8 @@ from model.training.learner import Learner
 from tune.reports import Evaluation
 
 CHECKPOINT_BYTES = 16
-"""Bytes of a checkpoint for each parameter: its value, two moments and the average, of 4 bytes each."""
+"""Bytes of a checkpoint for each parameter: its value, two moments and the average, of 4 bytes each; the best so far,
+which a watched trial has too, is not counted."""
 DISK_BYTES = 1e8
 """Bytes a second that a disk is assumed to write before a checkpoint was written to it: few are slower."""
 
