@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import track
 
 from model.config import Data
-from model.data.cache import Corpus, file_stamp, find_prepared, load_or_prepare
-from model.data.corpus import CORPORA, LONGEST_CHARACTERS, load_pairs, load_text
+from model.data.cache import Corpus, file_stamp, find_content, find_prepared, load_or_prepare
+from model.data.corpus import CORPORA, LONGEST_CHARACTERS, PairCorpus, TextCorpus, load_pairs, load_text
 from model.data.dataset import OwnData, PairData, TextData
 from model.data.hub import (
     HUB,
@@ -34,6 +34,7 @@ from tune.flags import BUILTIN, flag_name
 from tune.recipe import small_text_seconds
 from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS, MOST_TOY_SECONDS
 from tune.settings import Settings
+from tune.store.journal import study_facts
 from tune.units import whole_text
 
 ASK_SECONDS = 3.0
@@ -174,8 +175,10 @@ def load_corpus(settings: Settings, kind: str, value: Path | str) -> Data:
     """Load the text that a setting names, prepared. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
         name = HubName.parse(value, flag_of_corpus(kind))
-        if settings.resume and (kept := find_prepared(_source(kind, name.text), None)):
-            return kept
+        of_study: Any = study_facts(settings.resume).get("corpora", {}) if settings.resume else {}
+        for each in of_study.values():
+            if kept := find_content(PairCorpus if kind == "pairs" else TextCorpus, name.text, each["sha256"]):
+                return kept
         return _from_hub(kind, name, fetch_dataset_infos([name.repository], PATIENCE_SECONDS)[name.repository])
     path, skip = None if value == BUILTIN else Path(value), settings.skip_bad_lines
 

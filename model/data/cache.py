@@ -75,6 +75,11 @@ def find_prepared(source: str, stamp: Stamp) -> Data | None:
         return None
 
 
+def find_content(kind: type[Corpus], name: str, sha256: str) -> Data | None:
+    """Return the data kept of the text or pairs with this name and content, by this code; None: there is none."""
+    return _open(_key(kind, name, sha256))
+
+
 def file_stamp(path: Path) -> Stamp:
     """Return a file's stamp; an empty one where it cannot be had."""
     try:
@@ -86,10 +91,14 @@ def file_stamp(path: Path) -> Stamp:
 
 def key_of(corpus: Corpus) -> str:
     """Return the name under which what is made of a corpus is kept."""
-    facts: list[object] = [type(corpus).__name__, corpus.name, corpus.sha256, made_by()]
+    own: list[object] = []
     if isinstance(corpus, OwnData):  # whose sha256 is of the records' bytes alone
-        facts += [corpus.vocabulary, *(split.shape for split in (corpus.train, corpus.valid, corpus.test))]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        own = [corpus.vocabulary, *(split.shape for split in (corpus.train, corpus.valid, corpus.test))]
+    return _key(type(corpus), corpus.name, corpus.sha256, *own)
+
+
+def _key(kind: type[Corpus], name: str, sha256: str, *own: object) -> str:
+    return hashlib.sha256(json.dumps([kind.__name__, name, sha256, made_by(), *own]).encode()).hexdigest()
 
 
 @cache

@@ -25,6 +25,7 @@ from tune.errors import UserError
 from tune.flags import BUILTIN
 from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT
 from tune.settings import Settings
+from tune.store.journal import STUDY_FILE
 
 ASK = """
 import contextlib, io, json, sys
@@ -157,9 +158,14 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Data:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     answer = SimpleNamespace(sha="script", siblings=[SimpleNamespace(rfilename="b.py")])
     monkeypatch.setattr(tune.corpora, "fetch_dataset_infos", lambda *_: {"a/b": answer})
+    return at_commit(monkeypatch, "export", "to be")
+
+
+def at_commit(monkeypatch: pytest.MonkeyPatch, commit: str, line: str) -> Data:
+    """What a new search takes of a/b, whose author pushed this."""
     with monkeypatch.context() as patch:
-        patch.setattr(HfApi, "dataset_info", lambda *_, **__: SimpleNamespace(sha="export"))
-        patch.setattr(tune.corpora, "open_splits", lambda *_: {"train": Dataset(pa.table({"text": ["to be"] * 2_000}))})
+        patch.setattr(HfApi, "dataset_info", lambda *_, **__: SimpleNamespace(sha=commit))
+        patch.setattr(tune.corpora, "open_splits", lambda *_: {"train": Dataset(pa.table({"text": [line] * 2_000}))})
         return load_corpus(Settings(budget=60.0), "text", "hub:a/b")
 
 
@@ -176,10 +182,15 @@ def test_what_is_kept_of_a_script_serves_where_what_the_hub_made_of_it_cannot_be
 def test_a_study_goes_on_with_what_was_kept_of_its_dataset_and_asks_nobody(
     kept: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its author has pushed since; where nothing is kept, it is asked for."""
+    """Whatever its author has pushed since, and other searches took; where its own is not kept, it is asked for."""
+    newer = at_commit(monkeypatch, "newer", "or not")
+    assert newer.sha256 != kept.sha256
     monkeypatch.setattr(tune.corpora, "fetch_dataset_infos", no_answer)
     going_on = Settings(budget=60.0, resume=tmp_path)
-    assert load_corpus(going_on, "text", "hub:a/b").folder == kept.folder
+    for each in (kept, newer):
+        facts = {"settings": {}, "corpora": {"nanogpt": {"sha256": each.sha256}}}
+        (tmp_path / STUDY_FILE).write_text(json.dumps(facts))
+        assert load_corpus(going_on, "text", "hub:a/b").folder == each.folder
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     with pytest.raises(TimeoutError):
         load_corpus(going_on, "text", "hub:a/b")
