@@ -4,12 +4,14 @@ the text is read here. Standard library only: any module may import it.
 
 import ast
 import base64
+import functools
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tune.errors import UserError, error_text
 from tune.reports import Metric
@@ -101,6 +103,8 @@ def check_loop(text: str) -> None:
         kind = "a class" if isinstance(found, ast.ClassDef) else "async"
         raise UserError(f"--train: {name!r} in '{path}' is {kind}: name a function that takes a configuration")
     if isinstance(found, ast.FunctionDef) and not found.decorator_list:
+        if _yields(found):
+            raise UserError(f"--train: {name!r} in '{path}' is a generator: name a function that calls report")
         places = [*found.args.posonlyargs, *found.args.args]
         needed = len(places) - len(found.args.defaults)
         more = [
@@ -114,7 +118,9 @@ def check_function(train: object) -> None:
     if isinstance(train, type) or not callable(train):
         raise UserError(f"--train: {train!r:.60} is no function: give one that takes a configuration")
     name = getattr(train, "__name__", "train")
-    if inspect.isgeneratorfunction(train) or inspect.iscoroutinefunction(train):
+    *_, (inner, _) = layers(train)
+    kinds = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    if any(is_kind(inner) for is_kind in kinds):
         raise UserError(f"--train: {name!r} is a generator or async: give a function that calls report")
     try:
         places = inspect.signature(train).parameters.values()
@@ -125,6 +131,25 @@ def check_function(train: object) -> None:
     more = [each for each in places if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
     takes = len(by_place) + any(each.kind is each.VAR_POSITIONAL for each in places)
     _check_takes(name, len(needed), takes, len(more))
+
+
+def layers(train: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Yield a function and those that functools.partial and ray.tune.with_parameters have inside of it, the innermost
+    last, each with what it holds, if it is Ray's."""
+    while train is not None:
+        of_ray = getattr(train, "__module__", None) == "ray.tune.trainable.util"
+        holds = inspect.getclosurevars(train).nonlocals if of_ray else {}
+        yield train, holds
+        train = train.func if isinstance(train, functools.partial) else holds.get("trainable")
+
+
+def _yields(function: ast.FunctionDef) -> bool:
+    """Return whether a function itself yields, rather than one inside of it."""
+    inside: list[ast.AST] = [*function.body]
+    for each in inside:  # and what is added meanwhile
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inside += ast.iter_child_nodes(each)
+    return any(isinstance(each, ast.Yield | ast.YieldFrom) for each in inside)
 
 
 def _check_takes(name: str, needed: int, takes: int, more: int) -> None:

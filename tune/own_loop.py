@@ -2,8 +2,6 @@
 and what is kept and printed at its end. This process reads the loop's file, and never executes it.
 """
 
-import functools
-import inspect
 import json
 import math
 import shutil
@@ -17,7 +15,7 @@ import ray.cloudpickle
 
 from tune.devices import Devices
 from tune.errors import UserError, check_not_hidden, is_user_code
-from tune.load import Loop, parse_loop_name
+from tune.load import Loop, layers, parse_loop_name
 from tune.loop import RECORD, best_checkpoint, newest_checkpoint, read_record
 from tune.machine import write_folder_whole
 from tune.own_space import LOOP, OwnSpace, fixed_values
@@ -69,16 +67,10 @@ def loop_of(settings: Settings) -> Loop:
         file, function = parse_loop_name(settings.train)
         return Loop(folder=file.parent, file=file, function=function, **asked)
     assert settings.train is not None
-    inner: Any = settings.train
-    while isinstance(inner, functools.partial) or inner.__module__ == "ray.tune.trainable.util":
-        if isinstance(inner, functools.partial):
-            inner = inner.func
-            continue
-        holds = inspect.getclosurevars(inner).nonlocals  # of with_parameters
-        if (registry := holds.get("parameter_registry")) is not None and registry.references:
-            what = f"what ray.tune.with_parameters gave {train_text(settings.train)!r} is in a Ray, and a loop in none"
-            raise UserError(f"--train: {what}: give it by functools.partial")
-        inner = holds["trainable"]
+    *_, (inner, _) = within = [*layers(settings.train)]
+    if any(getattr(holds.get("parameter_registry"), "references", None) for _, holds in within):
+        what = f"what ray.tune.with_parameters gave {train_text(settings.train)!r} is in Ray's object store"
+        raise UserError(f"--train: {what}, which a loop's process cannot reach: give it by functools.partial")
     module = sys.modules.get(inner.__module__)
     file = Path(getattr(module, "__file__", None) or Path.cwd() / "here")
     if module is not None and module.__name__ != "__main__" and is_user_code(file):

@@ -16,7 +16,7 @@ from tune.settings import Settings
 
 FILES = {
     "train.py": "def train(config): ...\ndef two(a, b): ...\ndef none(): ...\nasync def later(config): ...\n"
-    "class Net: ...\ndef more(config, *, data): ...\n",
+    "class Net: ...\ndef more(config, *, data): ...\ndef each(config):\n    for one in config: yield one\n",
     "broken.py": "def train(config:\n",
     "empty.py": "",
     "latin.py": b"# Se\xf1or\n",
@@ -165,12 +165,13 @@ WRONG = {
     f"{LOOP} --train ../latin.py": r"--train: '.*latin\.py' cannot be read \(it is not UTF-8\)",
     f"{LOOP} --train ../broken.py:train": r"--train: '.*broken\.py' is no Python \(.*, line 1\): correct it",
     f"{LOOP} --train ../empty.py": r"--train: '.*empty\.py' is empty",
-    f"{LOOP} --train ../train.py:trian": "--train: '.*' has no function 'trian': there is train, two, none, more",
+    f"{LOOP} --train ../train.py:trian": "--train: '.*' has no function 'trian': there is train, two, none, more, each",
     f"{LOOP} --train ../train.py:two": "--train: 'two' needs 2 arguments",
     f"{LOOP} --train ../train.py:none": "--train: 'none' takes no argument",
     f"{LOOP} --train ../train.py:more": "--train: 'more' needs 2 arguments",
     f"{LOOP} --train ../train.py:later": "--train: 'later' in '.*' is async",
     f"{LOOP} --train ../train.py:Net": "--train: 'Net' in '.*' is a class",
+    f"{LOOP} --train ../train.py:each": "--train: 'each' in '.*' is a generator: name a function that calls report",
     f"{LOOP} --train ../hidden/train.py:train": r"tune: '.*hidden/tune\.py' hides the `tune` .* rename it",
     f"{LOOP} --space ../none.toml": r"--space: '.*none\.toml' cannot be read \(No such file",
     f"{LOOP} --space ~nobody.s/none.toml": r"--space: '~nobody\.s/none\.toml' cannot be read \(No such file",

@@ -11,7 +11,7 @@ import re
 import runpy
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -56,6 +56,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pairs.txt").write_text("".join(f"we count {i}\tcontamos {i}\n" for i in range(1500)))
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path
+
+
+@pytest.fixture
+def no_hooks_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `ray.tune.with_parameters` would have the next Ray of this process do is forgotten."""
+    monkeypatch.setattr(ray._private.worker, "_post_init_hooks", [])
 
 
 @pytest.fixture
@@ -340,6 +346,17 @@ def test_what_cannot_train_is_refused(train: Any, said: str) -> None:
         Settings(budget="1h", train=train, space={"width": (1, 2)}, metric="loss")
 
 
+@pytest.mark.usefixtures("no_hooks_of_ray")
+@pytest.mark.parametrize("given", [functools.partial, ray.tune.with_parameters])
+def test_one_that_yields_is_refused_whatever_it_is_given_by(given: Callable[..., Any]) -> None:
+    async def train(config: dict[str, Any], data: int) -> AsyncIterator[int]:
+        yield data
+
+    for one in (train, lambda config, data: (yield data)):
+        with pytest.raises(UserError, match=r"^--train: '.*' is a generator or async"):
+            Settings(budget="1h", train=given(one, data=3), space={"width": (1, 2)}, metric="loss")
+
+
 def test_a_function_that_holds_what_cannot_travel_is_refused(tmp_path: Path) -> None:
     file = (tmp_path / "open").open("w")
 
@@ -351,6 +368,7 @@ def test_a_function_that_holds_what_cannot_travel_is_refused(tmp_path: Path) -> 
         loop_of(settings)
 
 
+@pytest.mark.usefixtures("no_hooks_of_ray")
 @pytest.mark.parametrize("given", [functools.partial, ray.tune.with_parameters])
 def test_a_function_with_some_arguments_given_is_of_its_own_file(
     given: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -365,12 +383,13 @@ def test_a_function_with_some_arguments_given_is_of_its_own_file(
     assert loop.pickled and pickle.loads(loop.pickled)({}) is None
 
 
+@pytest.mark.usefixtures("no_hooks_of_ray")
 def test_a_function_whose_arguments_are_in_a_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process has none."""
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     train = ray.tune.with_parameters(lambda config, data: None, data=ray.ObjectRef(bytes(28)))
     settings = Settings(budget="1h", train=train, space={"width": (1, 2)}, metric="loss")
-    with pytest.raises(UserError, match=r"^--train: what ray\.tune\.with_parameters gave '<lambda>' is in[^\n]*$"):
+    with pytest.raises(UserError, match=r"^--train: what ray\.tune\.with_parameters gave '<lambda>' is in Ray[^\n]*$"):
         loop_of(settings)
 
 
