@@ -85,7 +85,7 @@ def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
             before.get(each, getattr(corpus, each)) != getattr(corpus, each) for each in OF_TOKENS
         ):
             what = f"{flag_of_corpus(FAMILIES[family].corpus)}: {corpus.name!r} has changed since, or its tokens have"
-            rule = "a study goes on with the text, and the versions of packages, that it began with"
+            rule = "a study goes on with the text, Ration and packages that it began with"
             raise UserError(f"{what}: {rule}: restore them, or begin a new study")
 
 
