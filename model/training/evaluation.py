@@ -3,6 +3,7 @@
 import json
 import math
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -71,8 +72,8 @@ def evaluate(
 
 SENTENCES = 128
 """Sentences that are translated, spread over the split; all of it where it has fewer."""
-FEW_WORDS = 3
-"""Words of a reference, on average, below which BLEU is of characters: a script without spaces has a few clauses."""
+SPACELESS = "CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"
+"""First words of the Unicode names of letters of scripts without spaces between words."""
 CHUNK = 8
 """Sentences translated at once: few, so that the rest of the lease can be checked in between."""
 
@@ -112,13 +113,13 @@ def translate_in_chunks(
 
 
 def score(found: list[tuple[str, str]]) -> Score:
-    """Score pairs of a translation and its reference; BLEU is of words, or of characters where references have few
-    words."""
+    """Score pairs of a translation and its reference; BLEU is of words, or of characters where most letters of the
+    references are of scripts without spaces."""
     from sacrebleu.metrics import BLEU, CHRF  # a slow import, which no start of a search has to wait for
 
     outputs, references = (list(side) for side in zip(*found, strict=True))
-    words = sum(len(reference.split()) for reference in references)
-    bleu = BLEU(tokenize="13a" if words >= FEW_WORDS * len(references) else "char")
+    spaceless = [unicodedata.name(each, "").startswith(SPACELESS) for each in "".join(references) if each.isalpha()]
+    bleu = BLEU(tokenize="char" if 2 * sum(spaceless) > len(spaceless) else "13a")
     return Score(
         bleu=bleu.corpus_score(outputs, [references]).score, chrf=CHRF().corpus_score(outputs, [references]).score,
         sentences=len(found), signature=str(bleu.get_signature()),

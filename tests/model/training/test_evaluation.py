@@ -161,10 +161,19 @@ def test_a_translation_that_is_its_reference_has_the_highest_score() -> None:
 
 
 @pytest.mark.parametrize(
-    "sentence", ["我们的老师今天没有来上课。", "今日は 先生が学校に来ませんでした。", "วันนี้ครูของเราไม่มาโรงเรียน"]
+    "sentence",
+    [
+        *("我们的老师今天没有来上课。", "今日は 先生が学校に来ませんでした。", "วันนี้ครูของเราไม่มาโรงเรียน"),
+        "老师今天没有来、 所以 Tom 很高兴、 但是 我们都回家了。",
+    ],
 )
 def test_a_translation_into_a_script_without_spaces_is_scored_by_its_characters(sentence: str) -> None:
     """Else a clause with one wrong sign is one wrong word."""
     near = score([(sentence[:3] + "x" + sentence[4:], sentence)] * 3)
     assert 50 < near.bleu < 100 and "tok:char" in near.signature
     assert score([(sentence, sentence), (sentence[::-1], sentence)]).bleu < near.bleu
+
+
+def test_a_translation_of_a_word_or_two_is_scored_by_its_words() -> None:
+    for sentence in ("Buenos días.", "Guten Morgen.", "Доброе утро."):
+        assert "tok:13a" in score([(sentence, sentence)] * 3).signature
