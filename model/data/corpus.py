@@ -175,17 +175,17 @@ def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, track: Progre
     train, valid, test = map(short_pairs, split_pairs(pairs, track=track))
     left = len(train) + len(valid) + len(test)
     bad_lines = text.rstrip("\n").count("\n") + 1 - len(pairs)
+    short = f" of at most {LONGEST_CHARACTERS:,} characters a side" if left < len(pairs) else ""
     if left < LEAST_PAIRS:
-        short = f" of at most {LONGEST_CHARACTERS:,} characters a side" if left < len(pairs) else ""
-        short += f" beside {bad_lines:,} bad lines" if bad_lines else ""
+        beside = f" beside {bad_lines:,} bad lines" if bad_lines else ""
         raise UserError(
-            f"{PAIRS_FLAG}: {str(path)!r} has {left} pairs{short}, fewer than a batch; "
+            f"{PAIRS_FLAG}: {str(path)!r} has {left} pairs{short}{beside}, fewer than a batch; "
             f"give a file of at least {LEAST_PAIRS} pairs"
         )
     if min(map(len, (train, valid, test))) < LEAST_HELD_OUT_PAIRS:
         raise UserError(
-            f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test, each of at least "
-            f"{LEAST_HELD_OUT_PAIRS} pairs, would share some; give a file with more distinct sentences"
+            f"{PAIRS_FLAG}: {str(path)!r} has too few distinct sentences{short} for train, valid and test, each of at "
+            f"least {LEAST_HELD_OUT_PAIRS} pairs, to share none; give a file with more of them"
         )
     return PairCorpus(
         name=name,

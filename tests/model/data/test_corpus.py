@@ -171,8 +171,12 @@ BOTH = [
 NO_TEXT = [(b"to be or not to be\n" * 3_000 + b"\n" * 60_000, "nothing but blanks .* judged; cut off its blank end")]
 NO_PAIRS = [
     (b" \n\n", "is empty"),
-    (b"a\tb\n" * 1000, "share"),
-    (b"a\tb\n" * 1000 + b"".join(b"c%d\td%d\n" % (i, i) for i in range(55)), "at least 8 pairs, would share"),
+    (b"a\tb\n" * 1000, "too few distinct sentences for train, .* share none"),
+    (b"a\tb\n" * 1000 + b"".join(b"c%d\td%d\n" % (i, i) for i in range(55)), "at least 8 pairs, to share none"),
+    (
+        b"".join(b"c%d\td%d\n" % (i, i) if i < 260 else b"e%d\t%s%d\n" % (i, b"f" * 2001, i) for i in range(1300)),
+        "too few distinct sentences of at most 2,000 characters a side for train",
+    ),
     (b"a\t" + b"b" * 9_999 + b"\n", "0 pairs of at most .*fewer"),
 ]
 
