@@ -201,7 +201,7 @@ def progress_bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
 
 
 def _from_hub(kind: str, name: HubName, answer: object) -> Data:
-    stamp = commit(name, answer)
+    stamp, answer = commit(name, answer)
 
     def read() -> Corpus:
         splits = open_splits(name, answer)

@@ -11,7 +11,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -111,21 +111,21 @@ def unreachable(answer: Any) -> bool:
 
 
 def not_there(answer: Any) -> bool:
-    """Whether the hub has no such dataset, or none for this user."""
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    """Whether the hub has no such dataset, none for this user, or no such revision of it."""
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
-    return isinstance(answer, RepositoryNotFoundError | HFValidationError)
+    return isinstance(answer, RepositoryNotFoundError | RevisionNotFoundError | HFValidationError)
 
 
-def commit(name: HubName, answer: Any) -> str | None:
-    """Return the commit of a dataset that `open_splits` would take; '' where it is not there; None: the hub does not
-    tell now, as where what it made of a script cannot be asked for."""
-    if not_there(answer):
-        return ""
-    revision: str | None = None
-    with suppress(Exception):  # which `open_splits` tells, if it is needed
-        revision = None if unreachable(answer) else _place(name, answer)["revision"]
-    return revision
+def commit(name: HubName, answer: Any) -> tuple[str | None, Any]:
+    """Return the commit of a dataset that `open_splits` would take, and the answer to give it, which is an exception
+    where what the hub made of a script cannot be asked for. '': it is not there; None: the hub does not tell now."""
+    if isinstance(answer, Exception):
+        return "" if not_there(answer) else None, answer
+    try:
+        return _place(name, answer)["revision"], answer
+    except Exception as error:
+        return ("", answer) if not_there(error) else (None, error)
 
 
 def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:

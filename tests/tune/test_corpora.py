@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset
 from huggingface_hub import HfApi
+from huggingface_hub.errors import RevisionNotFoundError
 
 import tune.corpora
 from model.config import Data
@@ -172,10 +173,26 @@ def at_commit(monkeypatch: pytest.MonkeyPatch, commit: str, line: str) -> Data:
 def test_what_is_kept_of_a_script_serves_where_what_the_hub_made_of_it_cannot_be_asked_for(
     kept: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HfApi, "dataset_info", no_answer)
+    """Which is tried once."""
+    tried: list[object] = []
+    monkeypatch.setattr(HfApi, "dataset_info", lambda *_, **__: tried.append(0) or no_answer())
     assert load_corpus(Settings(budget=60.0), "text", "hub:a/b").folder == kept.folder
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    with pytest.raises(UserError, match=r"^--text-corpus: 'hub:a/b' cannot be loaded .*no answer"):
+    tried.clear()
+    with pytest.raises(UserError, match=r"^--text-corpus: 'hub:a/b' cannot be had: .*no answer.* is cached: try again"):
+        load_corpus(Settings(budget=60.0), "text", "hub:a/b")
+    assert len(tried) == 1
+
+
+@pytest.mark.usefixtures("kept")
+def test_what_is_kept_of_a_script_serves_not_where_the_hub_says_that_it_has_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise RevisionNotFoundError("gone", response=SimpleNamespace(headers={}, request=None))
+
+    monkeypatch.setattr(HfApi, "dataset_info", gone)
+    with pytest.raises(UserError, match=r"^--text-corpus: 'hub:a/b' cannot be loaded .*gone"):
         load_corpus(Settings(budget=60.0), "text", "hub:a/b")
 
 
