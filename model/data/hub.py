@@ -266,7 +266,7 @@ def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Progres
     for part in [part for part in ("test", "valid", "train") if part in kept]:
         kept[part] = [pair for pair in kept[part] if held_out.isdisjoint(map(normalised, pair))]
         if part in HELD_OUT and len(kept[part]) < LEAST_HELD_OUT_PAIRS:
-            del kept[part]
+            kept["train"] += kept.pop(part)
         elif part in HELD_OUT:
             held_out |= {normalised(sentence) for pair in kept[part] for sentence in pair}
     train = kept["train"]
