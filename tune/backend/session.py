@@ -53,7 +53,8 @@ def keep_fewer_kernels() -> None:
 def check_no_ray() -> None:
     """Check that this process has no Ray yet. UserError: it has one, which the end of a search would end."""
     if ray.is_initialized():
-        raise UserError("Ray: this process has one already, and a search begins its own: call ray.shutdown() first")
+        rule = "this process has one already, and a search begins or joins its own"
+        raise UserError(f"Ray: {rule}: call ray.shutdown() first")
 
 
 @contextmanager

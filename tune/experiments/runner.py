@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from tensorboard.plugins.text.summary_v2 import text_pb
 
-from tune.backend.session import local_ray
+from tune.backend.session import check_no_ray, local_ray
 from tune.backend.worker_group import LeaseOver, RankSetup, Task, WorkerGroup, start_mailbox
 from tune.display.console import LineWriter, Progress, redirect_output
 from tune.display.tensorboard import EventFile, SystemRun, scalar
@@ -258,6 +258,7 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     assert not settings.plan, "a plan spends nothing"
     if experiment.work is None:
         return run_list(experiment, settings)
+    check_no_ray()
     context = make_experiment_context(experiment, settings)
     text = {context.settings.family: context.data}
     facts = facts_of(context.settings, context.devices, text, experiment=experiment.name)

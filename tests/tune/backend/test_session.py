@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -18,6 +19,9 @@ from ray.tune.execution.class_cache import _ActorClassCache
 from tune.backend import session
 from tune.backend.session import local_ray
 from tune.errors import ROOT, UserError
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.runner import run_experiment
+from tune.experiments.scaling import SCALING
 from tune.machine import READY
 from tune.settings import Settings
 from tune.study import run_study
@@ -107,8 +111,10 @@ def test_a_search_in_a_process_that_has_a_ray_is_refused_before_anything_is_writ
 ) -> None:
     space: Any = {"width": [4, 8]}
     asked = Settings(budget="1h", train=lambda config: None, space=space, metric="loss", out=tmp_path / "study")
+    experiment = ExperimentSettings(budget="1h", families="nanogpt", text_corpus="builtin", out=tmp_path / "experiment")
+    local = local_ray(cpus=1, gpus=0)
     with local_ray(cpus=1, gpus=0):
-        for begin in (lambda: run_study(asked), local_ray(cpus=1, gpus=0).__enter__):
+        for begin in (partial(run_study, asked), partial(run_experiment, SCALING, experiment), local.__enter__):
             with pytest.raises(UserError, match=r"^Ray: this process has one already[^\n]*ray\.shutdown\(\) first$"):
                 begin()
         assert ray.is_initialized()
