@@ -459,7 +459,7 @@ class Results:
         """A row for each sound trial and level, the furthest last: what it had reached when it completed a rung, or
         after its decay (`final`), as tune.store.queries has it; with the columns of `trials`.
 
-        level: such as `rung 2`, or DECAY; rung_seconds: the training seconds of that rung; device: empty after the
+        level: such as `rung 2`, or DECAY; rung_seconds, device: as in LEVEL_COLUMNS; device: empty after the
         decay, as such trials compare across devices. Front and efficiency are those among the trials of a level; the
         curve of efficiency has each configuration once.
         """

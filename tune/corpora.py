@@ -175,9 +175,10 @@ def load_corpus(settings: Settings, kind: str, value: Path | str) -> Data:
     """Load the text that a setting names, prepared. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
         name = HubName.parse(value, flag_of_corpus(kind))
-        of_study: Any = study_facts(settings.resume).get("corpora", {}) if settings.resume else {}
-        for each in of_study.values():
-            if kept := find_content(PairCorpus if kind == "pairs" else TextCorpus, name.text, each["sha256"]):
+        of_study: Any = study_facts(settings.resume).get("corpora") if settings.resume else None
+        for each in of_study.values() if isinstance(of_study, dict) else ():
+            digest = each.get("sha256", "") if isinstance(each, dict) else ""
+            if kept := find_content(PairCorpus if kind == "pairs" else TextCorpus, name.text, digest):
                 return kept
         return _from_hub(kind, name, fetch_dataset_infos([name.repository], PATIENCE_SECONDS)[name.repository])
     path, skip = None if value == BUILTIN else Path(value), settings.skip_bad_lines

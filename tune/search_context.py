@@ -454,10 +454,12 @@ def check_cap(settings: Settings, slots: int) -> None:
     all cores of a trial and so many slots, or for the trainings of --confirm."""
     segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
     trial = FIRST_START_UP_SECONDS + 2 * segment
-    soonest = max(trial, *(trial / (share * slots) for share in settings.families.values()))
+    parts = settings.families.values() if settings.resume is None else ()  # else it may go on with fewer slots
+    soonest = max(trial, *(trial / (share * slots) for share in parts))
     if settings.deadline is not None and settings.deadline < soonest:
         asked, late = duration_text(settings.deadline), duration_text(math.ceil(soonest))
-        raise invalid("deadline", f"{asked!r} leaves no time for one trial: write at least {late}")
+        each = " of each family" if soonest > trial else ""
+        raise invalid("deadline", f"{asked!r} leaves no time for one trial{each}: write at least {late}")
     least = max(trial, 2 * settings.confirm * segment / CONFIRM_SHARE)
     smallest = max(settings.cores_per_trial * least / share for share in settings.families.values())
     if settings.budget < smallest and settings.resume is None:  # else it has spent more already

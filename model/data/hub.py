@@ -130,7 +130,7 @@ def commit(name: HubName, answer: Any) -> tuple[str | None, Any]:
 
 def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
     """Return a dataset's splits by the names train, valid and test, memory-mapped; answer: what `fetch_dataset_infos`
-    returned for it.
+    or `commit` returned for it.
 
     UserError: there is no such dataset or configuration, it cannot be had, or it has nothing to train on.
     """

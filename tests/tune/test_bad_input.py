@@ -128,7 +128,7 @@ WRONG = {
     "--at-most parameters=9": "--at-most: 'parameters=9' holds no translation, of which the smallest has",
     "--at-most parameters=200K --range heads=64": "--at-most: 'parameters=200K' holds no translation of those that",
     "--budget 5m --deadline 10s": "--deadline: .10s. leaves no time for one trial: write at least 17s",
-    "--budget 5m --deadline 30s --devices 1": "--deadline: .30s. leaves no time for one trial: write at least 34s",
+    "--budget 5m --deadline 30s --devices 1": "--deadline: .30s. leaves no time .* of each family: write at least 34s",
     "--budget 40s --cores-per-trial 8 --devices 8 --oversubscribe": "--budget: .40s. does not pay for one rung",
     "--first d_model": "--first: 'd_model' is no value of a dimension: write NAME=VALUE,NAME=VALUE",
     "--first [1]": "--first: '\\[1\\]' is no list of configurations: write NAME=VALUE,NAME=VALUE",

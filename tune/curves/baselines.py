@@ -41,6 +41,7 @@ class Baseline(Policy):
 
     ladder: Ladder
     is_hopeless = False
+    last_segment = None
     has_more = True
 
     def __init__(

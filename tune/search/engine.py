@@ -237,7 +237,7 @@ class Engine:
             if not isinstance(move, HandBack | Wait):
                 return self._assign(name, move)
             answer = answer if isinstance(answer, Wait) else move
-        if parted and isinstance(answer, HandBack):
+        if binding and parted and isinstance(answer, HandBack):
             return self._ask_families(wall, free, binding=binding, parted=False)
         return answer
 
@@ -328,15 +328,20 @@ class Engine:
             name = self.trials[trial].family
             family = self.families[name]
             budget = self._left(name, wall, free, idle, binding=binding)
-            time = budget.wall - family.policy.ladder.last if binding else math.inf  # on its way to a rung
-            left = min(budget.seconds, time if rung is not None else self._usable_seconds(trial, budget.wall))
+            if rung is None:
+                time = self._usable_seconds(trial, budget.wall)
+            elif (kept := family.policy.last_segment) is not None:
+                time = budget.wall - kept if binding else self.wall_left()
+            else:
+                time = math.inf
+            left = min(budget.seconds, time)
             price = self._price_of_rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             least = max(LEAST_LEASE_SECONDS, family.least_seconds(trial, self.trials[trial]))
             with self.transaction():
                 if left >= least and price <= left and not family.policy.is_hopeless:
                     return self._open_lease(trial, rung, price, GO_ON, "its segment was cut short")
                 self.state.put_back(trial)
-                before = f" {BEFORE_DEADLINE}" if price <= budget.seconds else ""
+                before = f" {BEFORE_DEADLINE}" if binding and time < budget.seconds else ""
                 self._decide(trial, "wait", f"what is left does not pay for the rest of its segment{before}", rung)
         return None
 

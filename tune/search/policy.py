@@ -111,6 +111,10 @@ class Policy(Protocol):
     def is_hopeless(self) -> bool:
         """Whether there is no use in another trial."""
 
+    @property
+    def last_segment(self) -> float | None:
+        """Seconds that are kept for a last segment; None: it knows of none, and trials train to the deadline."""
+
     def rung_seconds(self, rung: int) -> float:
         """Return the seconds that a trial has trained in all at a rung."""
 

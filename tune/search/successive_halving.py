@@ -103,6 +103,10 @@ class SuccessiveHalving(Policy):
         enough = DIVERGED_TO_GIVE_UP * (1 + self.standings.in_flight.total())
         return not self._heard and (failed >= SAME_ERRORS_TO_GIVE_UP or diverged >= enough)
 
+    @property
+    def last_segment(self) -> float:
+        return self.ladder.last
+
     def rung_seconds(self, rung: int) -> float:
         return self.ladder.rung_seconds(rung)
 

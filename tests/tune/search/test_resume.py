@@ -25,6 +25,7 @@ from tune.search.ladder import Rules
 from tune.search.policy import Finish
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open, spent_beside
 from tune.search.simulator import Simulation
+from tune.search.successive_halving import BEFORE_DEADLINE
 from tune.store.accounting import DECODING, Assignment, Hold
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, HEARTBEAT_FOLDER, write_heartbeat
 from tune.store.journal import ENDED_BY_CAP, spent_at_its_end
@@ -231,9 +232,9 @@ def test_where_its_part_of_the_time_to_a_later_deadline_is_of_no_use_to_any_fami
     assert late.spent >= early.spent + 55.0 and late.total("SELECT COUNT(*) FROM reports WHERE final") == 3
 
 
-@pytest.mark.parametrize("times", [0.5, 0.9, 1.05])
+@pytest.mark.parametrize(("times", "smaller_cap"), [(0.5, False), (0.9, False), (1.05, False), (0.5, True)])
 def test_cut_short_on_its_way_to_a_rung_it_has_its_decay_where_a_deadline_comes_before_that(
-    tmp_path: Path, times: float
+    tmp_path: Path, times: float, smaller_cap: bool
 ) -> None:
     """times: of what that rung costs."""
     about: dict[str, Any] = {"cap": 6000, "slots": 1, "shares": {"nanogpt": 1.0}}
@@ -241,8 +242,11 @@ def test_cut_short_on_its_way_to_a_rung_it_has_its_decay_where_a_deadline_comes_
     killed_where(killed, lambda rung: rung == 3)
     (run,) = killed.engine.running.values()
     price = killed.engine.price_of("nanogpt")(run.assignment.trial, run.assignment.rung)
-    later = World(tmp_path, **about, deadline=killed.now + times * price).run()
+    changes = {"cap": killed.spent + times * price} if smaller_cap else {"deadline": killed.now + times * price}
+    later = World(tmp_path, **{**about, **changes}).run()
     assert later.total("SELECT COUNT(*) FROM reports WHERE final") == 1
+    (wait,) = later.rows("SELECT reason FROM decisions WHERE action = 'wait'")
+    assert wait["reason"].endswith(BEFORE_DEADLINE) != smaller_cap
 
 
 @pytest.mark.parametrize("slots", [1, 2])
