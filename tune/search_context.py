@@ -455,7 +455,7 @@ def check_cap(settings: Settings, slots: int) -> None:
     segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
     trial = FIRST_START_UP_SECONDS + 2 * segment
     parts = settings.families.values() if settings.resume is None else ()  # else it may go on with fewer slots
-    soonest = max(trial, *(trial / (share * slots) for share in parts))
+    soonest = max([trial, *(trial / (share * slots) for share in parts)])
     if settings.deadline is not None and settings.deadline < soonest:
         asked, late = duration_text(settings.deadline), duration_text(math.ceil(soonest))
         each = " of each family" if soonest > trial else ""
