@@ -260,10 +260,10 @@ class Engine:
         """Return what a family may still use, where so many slots are free: its own share, and what is left of those of
         the idle ones. parted: where it shares a slot with others that are not idle, it has its part of the time to a
         deadline that binds."""
-        family, others = self.families[name], [self.families[each] for each in idle if each != name]
-        left_over = sum(max(0.0, other.seconds - other.seconds_used) for other in others)
-        if binding and parted:
-            active = sum(each.seconds for each in self.families.values()) - sum(other.seconds for other in others)
+        family, others = self.families[name], set(idle) - {name}
+        left_over = sum(max(0.0, self.families[each].seconds - self.families[each].seconds_used) for each in others)
+        active = sum(each.seconds for other, each in self.families.items() if other not in others)
+        if binding and parted and active:
             wall *= min(1.0, self.slots.count_kept * family.seconds / active)
         return family.seconds_left(self.accounting, free, wall, left_over=left_over, binding=binding)
 
