@@ -146,14 +146,15 @@ def end_when_pipe_closes(pipe: int, line: socket.socket) -> None:
     """Let this process, and what it starts, end when the other end of a pipe is closed, however the worker that holds
     it ended. The watching process is no child of this one, as the loop may wait for any of its children."""
     loop = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the loop may signal its group
     if first := os.fork():
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(pipe)
         os.waitpid(first, 0)
     elif os.fork():
         os._exit(0)
     else:
         line.close()
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the loop may signal its group
         os.read(pipe, 1)
         kill_process_tree(loop)
         os._exit(0)
