@@ -191,8 +191,8 @@ def make_trial_environment(context: SearchContext, engine: Engine) -> TrialEnvir
         folder=study, device=kind, threads=context.devices.threads, seed=settings.seed, evaluation_tokens=tokens,
         recipes={name: each.at for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Process.this_process(),
-        memory_limit=context.trial_memory_limit, listed=context.listed is not None,
-        processor=processor_facts() if here else {},
+        memory_limit=context.trial_memory_limit, deterministic=settings.deterministic,
+        listed=context.listed is not None, processor=processor_facts() if here else {},
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from tune.units import (
 LOOP_ONLY_SETTINGS = ("metric", "maximize", "life")
 FAMILY_ONLY_SETTINGS = (
     *("load", "vary", "set", "at_most", "objective", "stop_below_gain", "confirm", "learn_from", "memory_limit"),
-    *("translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines", "plan"),
+    *("deterministic", "translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines", "plan"),
 )
 """Settings that only a user's own training loop has, and those that it does not have."""
 SET_NAMES = ", ".join(f"{name} ({' or '.join(WORDS[name])})" if name in WORDS else name for name in SETTABLE)
@@ -216,6 +216,11 @@ class SearchFlags(Flags):
         "not launched (default: no limit on a CPU, all there is on a GPU)",
         default=None, metavar="SIZE", parse=parse_bytes, format=bytes_text,
     )  # fmt: skip
+    deterministic: bool = flag_field(
+        "on a GPU, take only kernels that repeat bit for bit, so that a trial that was interrupted learns exactly what "
+        "it would have learned; steps take longer (a CPU always repeats)",
+        default=False,
+    )
     report_every: float = flag_field(
         "training time between two reports; a --train loop reports itself", default=5.0, **TIME
     )

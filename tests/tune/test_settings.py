@@ -186,6 +186,7 @@ EVERYTHING = {
     "search": "random",
     "learn_from": (Path("/runs/one"), Path("/runs/two")),
     "memory_limit": 1_500_000_000,
+    "deterministic": True,
     "report_every": 1.0,
     "translation_corpus": "hub:a/b:en-es#en,es",
     "text_corpus": Path("/data/text.txt"),

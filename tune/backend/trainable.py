@@ -19,7 +19,7 @@ from model.cost.peak_flops import peak_flops
 from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES, Family, register_family
-from model.nn.precision import native_precisions, upstream_precision, use_processor_facts
+from model.nn.precision import native_precisions, repeat_exactly, upstream_precision, use_processor_facts
 from model.training.checkpoint import trained_model
 from model.training.evaluation import score, translate_in_chunks
 from model.training.graph import make_learner
@@ -59,6 +59,8 @@ class TrainingTrial(LeasedTrial):
             register_family(name, family)
         torch.set_num_threads(environment.threads)
         use_processor_facts(environment.processor)
+        if environment.deterministic and environment.device == "cuda":
+            repeat_exactly()
         self._limit = MemoryLimit(environment.memory_limit, torch.device(environment.device))
         self._reports = self._train(opened, config["peak_flops"])
 

@@ -3,15 +3,17 @@
 import errno
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from model.config import Config, Data
 from model.cost.allocations import AT_ONCE, Allocations
@@ -142,6 +144,23 @@ def test_on_a_gpu_steps_are_timed_as_they_were_trained_as_replays(
         orders = told(1e11, steps=steps, rung=None, config=POINT | {"micro_batches": 2})
         *_, last = reports(begin(data, orders, listed=True, device="cuda"))
     assert last.step_ratio and seen.launches["graph"] == steps + 2 * timed
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_that_is_to_repeat_has_no_kernels_that_do_not_from_the_first_on(
+    begin: Begin, data: TextData, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")  # and put back afterwards, whatever it was
+    try:
+        with fake_cuda() if device == "cuda" else nullcontext():
+            process = begin(data, told(1e11, steps=2), deterministic=True, device=device)
+            switches = torch.are_deterministic_algorithms_enabled(), "CUBLAS_WORKSPACE_CONFIG" in os.environ
+            *_, last = reports(process)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+    assert switches == (device == "cuda",) * 2 and last.ended
 
 
 DISK = OSError(errno.ENOSPC, "no space left on the device")
