@@ -19,10 +19,23 @@ def parameters(config: GPTConfig | TranslatorConfig) -> int:
     """Return the number of trained weights, tied ones once."""
     d, layers, vocabulary = config.d_model, config.layers, config.vocabulary
     if isinstance(config, TranslatorConfig):
-        return vocabulary * d + layers * 28 * d * d  # encoder 12, decoder 16
+        return vocabulary * d + _hidden(config)
     if config.architecture == "modern":
-        return 2 * vocabulary * d + config.taps * d + layers * 12 * d * d
-    return (vocabulary + config.context) * d + layers * (12 * d * d + 2 * d) + d
+        return 2 * vocabulary * d + config.taps * d + _hidden(config)
+    return (vocabulary + config.context) * d + _hidden(config) + layers * 2 * d + d
+
+
+def _hidden(config: GPTConfig | TranslatorConfig) -> int:
+    """Return the weights of the matrices between two widths; of a translator's layer the encoder has 12 D^2, the
+    decoder 16."""
+    return config.layers * (28 if isinstance(config, TranslatorConfig) else 12) * config.d_model**2
+
+
+def moment_bytes(config: GPTConfig | TranslatorConfig, optimizer: str) -> int:
+    """Return the bytes of an optimizer's moments: AdamW's two, SGD's one, and Muon's one of hidden matrices."""
+    weights = parameters(config)
+    with_one = {"adamw": 0, "muon": _hidden(config), "sgd": weights}[optimizer]
+    return _MASTER_BYTES * (2 * weights - with_one)
 
 
 def plain_parameters(*, d_model: int, layers: int, vocabulary: int) -> int:
@@ -60,14 +73,15 @@ def update_flops(config: GPTConfig | TranslatorConfig) -> int:
 
 
 def step_memory_bytes(
-    config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, precision: str, fused: bool,
-    whole: bool = False, checkpointing: bool = False,
+    config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, precision: str, optimizer: str,
+    fused: bool, whole: bool = False, checkpointing: bool = False, cut: bool = False,
 ) -> int:  # fmt: skip
     """Return the peak bytes of an optimizer step at these lengths: state, what forward keeps, and what the loss needs.
 
     fused: whether attention is, with any dropout, as on a GPU; whole: whether a translator's loss takes all logits at
-    once, as on a GPU or when compiled; checkpointing: as in `kept_elements`. The peak is at the beginning of backward,
-    where the new gradients are still missing, or at its end.
+    once, as on a GPU or when compiled; checkpointing: as in `kept_elements`; cut: whether the batch is one of several
+    parts. The peak is at the beginning of backward, where there are no gradients but those of earlier parts, or at its
+    end.
     """
     size = compute_dtype(precision).itemsize
     weights = parameters(config)
@@ -80,7 +94,8 @@ def step_memory_bytes(
     else:  # fp32 logit, its gradient, and a copy for the unsmoothed loss; the soft cap also keeps its tanh
         each = 16 if config.architecture == "modern" else 12
     loss = batch * target * config.vocabulary * each
-    return casts + max(STATE_BYTES * weights, (STATE_BYTES - _MASTER_BYTES) * weights + kept + loss)
+    begin = (2 if cut else 1) * _MASTER_BYTES * weights + moment_bytes(config, optimizer) + kept + loss
+    return casts + max(STATE_BYTES * weights, begin)
 
 
 def kept_elements(
@@ -89,7 +104,8 @@ def kept_elements(
 ) -> int:  # fmt: skip
     """Return the elements in the compute dtype that forward keeps for backward, up to the last normalised activations.
 
-    checkpointing: whether a GPT keeps all of one block at a time, and of the others the input.
+    checkpointing: whether a GPT keeps all of one block at a time, and of the others the input. Masks of dropout count
+    where attention is not fused; on a GPU they are booleans, which the fitted factor of an estimate covers.
     """
     d, layers = config.d_model, config.layers
     if isinstance(config, TranslatorConfig):
@@ -97,12 +113,14 @@ def kept_elements(
         cross = target * (5 * d + 2) + (3 if fused else 4) * source * d + 2 * config.heads * (target + source)
         cross += 0 if fused else config.heads * target * source
         decoder = _own_attention(config, target, fused) + cross + target * (10 * d + 2)
-        return batch * (layers * (encoder + decoder) + 3 * d * (source + target))
+        of_source, of_target = (0 if fused else _residual_mask(config, batch, length) for length in (source, target))
+        masks = (2 * layers + 1) * of_source + (3 * layers + 1) * of_target
+        return batch * (layers * (encoder + decoder) + 3 * d * (source + target)) + masks
     block = _own_attention(config, target, fused) + target * (10 * d + 2)
     ends = 3 + config.taps if config.architecture == "modern" else 2
-    masks = 0 if fused else _attention_masks(config, batch, target)
+    masks, mask = (0, 0) if fused else (_attention_masks(config, batch, target), _residual_mask(config, batch, target))
     whole, inputs = (1, layers) if checkpointing else (layers, 0)
-    return batch * (whole * block + (inputs + ends) * target * d) + whole * masks
+    return batch * (whole * block + (inputs + ends) * target * d) + whole * masks + (2 * whole + 1) * mask
 
 
 def _own_attention(config: GPTConfig | TranslatorConfig, length: int, fused: bool) -> int:
@@ -122,3 +140,9 @@ def _attention_masks(config: GPTConfig, batch: int, length: int) -> int:
         return 0
     products = batch * config.heads * length**2
     return products * (2 if products > MASK_POOL_ELEMENTS // 2 else 1)
+
+
+def _residual_mask(config: GPTConfig | TranslatorConfig, batch: int, length: int) -> int:
+    """Return the elements that dropout of a branch or an embedding keeps: a mask if joined, else nothing of its own."""
+    elements = batch * length * config.d_model
+    return elements if config.dropout > 0 and elements > MASK_POOL_ELEMENTS // 2 else 0

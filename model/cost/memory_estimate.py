@@ -22,6 +22,8 @@ from model.data.batches import batch_shape, most_evaluation_tokens
 from model.nn.gpt import GPTConfig
 from model.nn.loss import EVALUATED_AT_ONCE
 from model.nn.precision import compute_dtype
+from model.training.averaging import Average
+from model.training.muon import AdamW
 from tune.errors import UserError
 
 _LOGIT_BYTES = 12  # per logit of an evaluation: in the compute dtype, in fp32, and its logarithm or a soft cap
@@ -47,8 +49,10 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         target=shape.target,
         source=shape.source,
         precision=config.precision,
+        optimizer=config.optimizer,
         fused=device.type != "cpu",
         checkpointing=config.checkpointing,
+        cut=micro_batches > 1,
         whole=True,  # on a CPU only where it is compiled
     )
     if device.type == "cuda":  # where the step's graph keeps its memory during an evaluation
@@ -83,6 +87,16 @@ def kept_bytes(model: nn.Module, run: Callable[[], object]) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run()
     return sum(storage.nbytes() for storage in kept.values())
+
+
+def held_bytes(
+    model: nn.Module, optimizer: torch.optim.Optimizer | AdamW | None = None, average: Average | None = None
+) -> int:
+    """Return the bytes of tensors held between two steps: weights, buffers, the optimizer's moments and the average."""
+    moments = [] if optimizer is None else [each for kept in optimizer.state.values() for each in kept.values()]
+    averages = {} if average is None else average.tensors()
+    every = *model.parameters(), *model.buffers(), *moments, *averages.values()
+    return sum(tensor.nbytes for tensor in every)
 
 
 def most_bytes(run: Callable[[], object], device: torch.device) -> int:

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from model.config import Config, Data
-from model.cost.estimates import STATE_BYTES
-from model.cost.memory_estimate import most_bytes
+from model.cost.memory_estimate import held_bytes, most_bytes
 from model.data.batches import Batch
 from model.families import register_family
 from model.nn.precision import on_threads
@@ -31,8 +30,6 @@ from tune.errors import UserError
 FITS, RAN_OUT, KILLED, TOO_LATE = "fits", "out of memory", "killed", "out of time"
 FIRST_STEPS = 3
 """Steps after which a batch counts as fitting: the first one makes kernels, and the heap settles."""
-GRADIENT_BYTES = 4
-"""Bytes of a gradient for each parameter; there are none between two steps."""
 SLOWER = 1.3
 """How many times as long as the first steps later ones may take, on a busy machine."""
 CLOSING_SECONDS = 1.0
@@ -144,7 +141,7 @@ def _steps(probe: Probe, data: Data, limit: MemoryLimit, ends: float) -> Outcome
         found |= _second_epoch(learner, probe.share, step, ends)
     taken = max(memory.bytes(), limit.counted_bytes())
     limit.lift()
-    held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
+    held = held_bytes(learner.model, learner.optimizer, learner.average)
     tensors = held + most_bytes(lambda: learner.step(1.0), probe.device)
     return found | {"ended": FITS, "memory_bytes": taken, "tensor_bytes": tensors}
 

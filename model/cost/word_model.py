@@ -80,12 +80,6 @@ class Training:
             self.optimizer.step()
         self.model.zero_grad(set_to_none=True)
 
-    def held_bytes(self) -> int:
-        """Return the bytes held between two steps: weights, buffers and the optimizer's state."""
-        states = self.optimizer.state.values() if self.optimizer is not None else ()
-        kept = [tensor for moments in states for tensor in moments.values()]
-        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *kept))
-
 
 def block_training(config: WordConfig, batch: int, device: torch.device) -> Training:
     """Return a step of one block on activations that need gradients too, as if there were blocks before it."""

@@ -8,7 +8,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from model.config import Config, Data, build_model, model_config, pad_of
-from model.cost.estimates import STATE_BYTES, flops_per_token, step_memory_bytes
-from model.cost.memory_estimate import most_bytes
+from model.cost.estimates import flops_per_token, step_memory_bytes
+from model.cost.memory_estimate import held_bytes, most_bytes
 from model.cost.peak_flops import SIZES, peak_flops
 from model.data.batches import TrainBatches, batch_shape
 from model.data.resident import OUTSIDE
@@ -267,7 +267,6 @@ def decoding(data: Path, *, short: bool) -> Iterator[Row]:
         )  # fmt: skip
 
 
-GRADIENT_BYTES = 4
 WITHIN_MEMORY, WITHIN_SECONDS = 0.10, 0.15
 """Asked: of what was measured."""
 SECONDS = 30.0
@@ -279,11 +278,12 @@ def estimates(data: Path, *, short: bool) -> Iterator[Row]:
     torch.set_num_threads(1)
     memories, seconds = [], []
     for name, config, prepared in configurations(data, short=short):
-        learner = Learner(config, prepared, torch.device("cpu"))
+        whole = replace(config, dropout_after=0.0, average=0.0)  # no average: it is not on paper
+        learner = Learner(whole, prepared, torch.device("cpu"))
         timer = StepTimer()
         while timer.settled is None:
             timer.add(timed(lambda learner=learner: learner.step(1.0)))
-        held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
+        held = held_bytes(learner.model, learner.optimizer, learner.average)
         measured = held + most_bytes(lambda learner=learner: learner.step(1.0), learner.device)
         memories.append((name, estimated_bytes(learner, prepared) / measured - 1))
         count = max(1, round((1.0 if short else SECONDS) / timer.settled))
@@ -317,6 +317,7 @@ def estimated_bytes(learner: Learner, data: Data) -> int:
         target=shape.target,
         source=shape.source,
         precision=config.precision,
+        optimizer=config.optimizer,
         fused=fused,
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from model.cost.memory_estimate import counted_flops, counted_on_gpu, kept_bytes, most_bytes
+from model.cost.memory_estimate import counted_flops, counted_on_gpu, held_bytes, kept_bytes, most_bytes
 from model.cost.word_model import WordConfig, WordModel, block_training, model_training, on_paper, parts
 from model.nn.precision import prepare
 from model.training.memory import available_bytes
@@ -133,7 +133,7 @@ def measure_step(context: TaskContext, asked: dict[str, Any], config: WordConfig
     yield Message(kind="steps", row=paper | {
         "forward_flops": counted_flops(training.forward), "step_flops": counted_flops(training),
         "kept_bytes": kept_bytes(training.model, training.forward),
-        "step_bytes": training.held_bytes() + most_bytes(training, device),
+        "step_bytes": held_bytes(training.model, training.optimizer) + most_bytes(training, device),
     })  # fmt: skip
 
 
