@@ -83,7 +83,7 @@ def _ours(config: Config, prepared: TextData | PairData, *, compiled: bool) -> C
 def _together(members: int, d_model: int, prepared: TextData) -> Callable[[], int]:
     cohort, config = Cohort(), gpt_config("modern", best_precision(), SMALL | {"d_model": d_model})
     for place in range(members):
-        changes = {"dropout": (1 + place % 3) / 10, "optimizer": "muon", "seed": place}
+        changes = {"dropout": (1 + place % 3) / 10, "dropout_after": 0.0, "optimizer": "muon", "seed": place}
         cohort.join(Learner(replace(config, **changes), prepared, torch.device("cpu")))
     if members == 1:
         alone = cohort.leave(0)
@@ -105,7 +105,7 @@ def make(name: str, data: Path) -> Callable[[], int]:
         translator = plain_translator(prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR)
         return lambda: translator[1](1e-3)[1]
     if words[0] == "translation":
-        config = Config(family="translation", precision=words[1], optimizer="adamw", **TRANSLATOR)
+        config = Config(family="translation", precision=words[1], optimizer="adamw", dropout_after=0.0, **TRANSLATOR)
         return _ours(config, pairs(data), compiled="compiled" in words)
     return _ours(gpt_config(words[0], words[1], shape), text(data), compiled="compiled" in words)
 
