@@ -5,7 +5,9 @@ and how people train these models today, the loops that ours are measured agains
 """
 
 import math
+import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -42,6 +44,12 @@ def text(data: Path) -> TextData:
 def pairs(data: Path) -> PairData:
     """Tatoeba."""
     return prepare_pairs(load_pairs(data / PAIRS))
+
+
+def cpu_seconds() -> float:
+    """A clock: CPU seconds of this process, and of its processes that ended, such as each g++ of torch.compile."""
+    ended = os.times()
+    return time.process_time() + ended.children_user + ended.children_system
 
 
 def best_precision() -> str:

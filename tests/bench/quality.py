@@ -1,13 +1,9 @@
-"""How good the models get: losses after equal tokens, how soon they are as good as the upstream loop, and whether one
-learning rate serves all shapes.
-"""
+"""How good the models get: losses after equal tokens, and how soon they are as good as the upstream loop."""
 
-import math
 import statistics
 import tempfile
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +12,21 @@ from torch.nn import functional as F
 
 from model.config import Config, Data
 from model.data.dataset import TextData
-from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
 from model.training.time_budget import Segment
 from model.training.train import train
-from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, pairs, plain_gpt, runs_here, text
+from tests.bench.contenders import (
+    ROWS,
+    SMALL,
+    best_precision,
+    cpu_seconds,
+    gpt_config,
+    pairs,
+    plain_gpt,
+    runs_here,
+    text,
+)
 from tests.bench.table import Row, not_native
 from tune.experiments.stages import upstream_rate
-from tune.experiments.transfer import LossesByRate
 from tune.reports import Report
 
 STEPS, SEEDS = 2_000, 5
@@ -71,11 +75,10 @@ def loss_at_equal_tokens(data: Path, *, short: bool) -> Iterator[Row]:
 
 
 def time_to_upstream_loss(data: Path, *, short: bool) -> Iterator[Row]:
-    """CPU seconds to the loss that the upstream loop ends at, start-up and compilation included, against the loop's."""
+    """CPU seconds to the loss that the upstream loop ends at, compilation included, against the loop's: of both without
+    reading the text and the evaluation on the last 10 %."""
     steps = 40 if short else STEPS
-    began = time.process_time()
-    goal = upstream_loss(data, steps)
-    whole = time.process_time() - began
+    goal, whole, _ = upstream_trained(data, steps)
     for share in (0.1, 0.15, 0.2, 0.3, 0.5):
         tokens = round(share * steps) * UPSTREAM_TOKENS
         loss, spent = trained(recipe_config("modern", best_precision()), text(data), tokens)
@@ -106,7 +109,7 @@ def loss_of_core_minutes(data: Path, *, short: bool) -> Iterator[Row]:
 
 def loss_of_defaults(data: Path, *, short: bool) -> Iterator[Row]:
     """What the default configurations come to in all that a search gives a family, by CPU seconds; and upstream's loop,
-    by its recipe for a CPU."""
+    by its recipe for a CPU. The last evaluation of each is in its minutes."""
     for minutes in (0.25,) if short else DEFAULT_MINUTES:
         for family, prepared, own in (("nanogpt", text(data), {"context": 256}), ("translation", pairs(data), {})):
             config = Config(family=family, precision=best_precision(), dropout=0.1, **{**SMALL, **own})
@@ -119,12 +122,12 @@ def loss_of_defaults(data: Path, *, short: bool) -> Iterator[Row]:
                 against="the winner of a search", asked="to be higher",
                 measured=f"validation {last.whole.loss:.3f}, test {last.test.loss:.3f}{both}",
             )  # fmt: skip
-        began = time.process_time()
-        upstream_loss(data, TIMED_STEPS)
-        steps = round(TIMED_STEPS * 60 * minutes / (time.process_time() - began))
+        _, training, evaluating = upstream_trained(data, TIMED_STEPS)
+        steps = round(TIMED_STEPS * (60 * minutes - evaluating) / training)
+        loss, _, _ = upstream_trained(data, steps)
         yield Row(
             what=f"nanogpt, upstream's recipe for a CPU, {minutes:g} min of a core, {steps:,} steps",
-            against="the winner of a search", asked="to be higher", measured=f"both {upstream_loss(data, steps):.3f}",
+            against="the winner of a search", asked="to be higher", measured=f"both {loss:.3f}",
         )  # fmt: skip
 
 
@@ -135,10 +138,11 @@ def recipe_config(architecture: str, precision: str, seed: int = 0) -> Config:
 
 def trained(config: Config, data: TextData, tokens: int) -> tuple[float, float]:
     """A life of about so many tokens, decay included: its loss on valid and test, CPU seconds without those two."""
-    began = time.process_time()
-    last = last_report(config, data, life(tokens // config.batch_tokens), evaluation_tokens=2_048)
+    segment = Segment(device_seconds=AMPLE_SECONDS, steps=tokens // config.batch_tokens, final=True, whole=True)
+    began = cpu_seconds()
+    last = last_report(config, data, segment, evaluation_tokens=2_048)
     loss, seconds = held_out(last)
-    return loss, time.process_time() - began - seconds
+    return loss, cpu_seconds() - began - seconds
 
 
 def held_out(last: Report) -> tuple[float, float]:
@@ -149,29 +153,27 @@ def held_out(last: Report) -> tuple[float, float]:
     return nats / sum(each.tokens for each in both), sum(each.seconds for each in both)
 
 
-def life(steps: int, *, whole: bool = True) -> Segment:
-    """Of so many steps, decay included. whole: judged on all of valid and test too."""
-    return Segment(device_seconds=AMPLE_SECONDS, steps=steps, final=True, whole=whole)
-
-
 def last_report(config: Config, data: Data, segment: Segment, *, evaluation_tokens: int) -> Report:
-    """At the end of a life, whose seconds are those that this process computes."""
+    """At the end of a life, whose seconds are those that this process and its compiler compute."""
     with tempfile.TemporaryDirectory() as folder:
-        told = train(
-            config, data, segment, folder=Path(folder), evaluation_tokens=evaluation_tokens, clock=time.process_time
-        )
+        told = train(config, data, segment, folder=Path(folder), evaluation_tokens=evaluation_tokens, clock=cpu_seconds)
         return deque(told, maxlen=1)[0]
 
 
-def upstream_loss(data: Path, steps: int) -> float:
-    """Train nanoGPT's way by its recipe for a CPU; the loss on the last 10 %, in windows that do not overlap."""
+def upstream_trained(data: Path, steps: int) -> tuple[float, float, float]:
+    """Train nanoGPT's way by its recipe for a CPU: the loss on the last 10 %, in windows that do not overlap, and CPU
+    seconds of the training and of this evaluation."""
     torch.set_num_threads(1)
     prepared = text(data)
+    held_out = np.concatenate([prepared.valid, prepared.test])
+    began = cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
         training = plain_gpt(gpt_config("nanogpt", "fp32", SMALL), prepared, Path(folder))
         for done in range(steps):
             training.step(upstream_rate(done, steps))
-    return windowed_loss(training.model.eval(), np.concatenate([prepared.valid, prepared.test]), SMALL["context"])
+    ended = cpu_seconds()
+    loss = windowed_loss(training.model.eval(), held_out, SMALL["context"])
+    return loss, ended - began, cpu_seconds() - ended
 
 
 @torch.inference_mode()
@@ -185,84 +187,3 @@ def windowed_loss(model: torch.nn.Module, held_out: np.ndarray, context: int) ->
         for x, y in zip(inputs.split(64), targets.split(64), strict=True)
     )
     return nats / targets.numel()
-
-
-WIDTHS, DEPTHS = (32, 64, 128, 256, 512), (2, 4, 8, 16)
-BASE = BASE_D_MODEL, BASE_LAYERS
-RATE_STEPS, WARM_UP_SHARE = 200, 0.2
-RATE_SEEDS = {"nanogpt": 2, "translation": 5}
-"""A translator's loss still falls steeply at its last step, and its seeds lie up to .25 nats apart."""
-FARTHEST = 8
-"""Steps of sqrt 2 from the recipe's rate."""
-REGRET = 0.03
-"""Asked: nats, at most."""
-
-
-def rates(data: Path, *, short: bool) -> Iterator[Row]:
-    """Losses after 200 steps by width, depth and rate: a row for each family, with muP and without.
-
-    The base's rate is the best one at the base shape; what another shape loses by it, against the best rate of its own,
-    is its regret.
-    """
-    torch.set_num_threads(1)
-    widths, depths = ((64, 128), (2, 4)) if short else (WIDTHS, DEPTHS)
-    shapes = sorted({(width, BASE_LAYERS) for width in widths} | {(BASE_D_MODEL, depth) for depth in depths})
-    for family, prepared in (("nanogpt", text(data)), ("translation", pairs(data))):
-        for mup in (True, False):
-            valleys = descended(family, prepared, shapes, mup=mup, short=short)
-            base = valleys[BASE].best
-            regrets = {shape: valley.losses[base] - valley.loss for shape, valley in valleys.items()}
-            worst = max(regrets, key=regrets.__getitem__)
-            bracketed = all(valley.is_bracketed for valley in valleys.values())
-            parametrization = "muP" if mup else "one rate for all tensors"
-            yield Row(
-                what=f"regret of the base's rate, {family}, {parametrization}",
-                against="; ".join(
-                    f"d{d} l{layers}: {regrets[d, layers]:.3f}, best {rate(family, valley.best):.1e}"
-                    for (d, layers), valley in valleys.items()
-                ),
-                asked=f"<= {REGRET} nats at every shape, no best rate the last tried" if mup else "shows the drift",
-                measured=f"at most {regrets[worst]:.3f}, at d{worst[0]} l{worst[1]}; base's {rate(family, base):.1e}",
-                reached=bracketed and regrets[worst] <= REGRET if mup and not short else None,
-            )  # fmt: skip
-
-
-def descended(
-    family: str, data: Data, shapes: list[tuple[int, int]], *, mup: bool, short: bool
-) -> dict[tuple[int, int], LossesByRate]:
-    """The valley of each shape; each has a loss at the base's best rate."""
-    found: dict[tuple[int, int], LossesByRate] = {}
-    start = 0
-    for shape in (BASE, *(each for each in shapes if each != BASE)):
-        found[shape] = valley(lambda steps, shape=shape: loss_at_rate(family, data, shape, steps, mup, short), start)
-        start = found[BASE].best
-    return found
-
-
-def valley(loss_at: Callable[[float], float], start: float) -> LossesByRate:
-    """Go down from `start` until both neighbours of the best rate are known, or lie too far off."""
-    losses, rate = dict[float, float](), start
-    while rate is not None:
-        losses[rate] = loss_at(rate)
-        best = LossesByRate(losses).best
-        rate = next((each for each in (best - 1, best + 1) if each not in losses and abs(each) <= FARTHEST), None)
-    return LossesByRate(losses)
-
-
-def rate(family: str, steps: float) -> float:
-    """So many steps of sqrt 2 from the recipe's."""
-    return float(Config(family=family).learning_rate * 2 ** (steps / 2))
-
-
-def loss_at_rate(family: str, data: Data, shape: tuple[int, int], steps: float, mup: bool, short: bool) -> float:
-    """Mean over seeds after a short life at a rate, its decay included; infinite where one diverged."""
-    d_model, layers = shape
-    count, seeds = (20, range(1)) if short else (RATE_STEPS, range(RATE_SEEDS[family]))
-    config = {
-        "family": family, "d_model": d_model, "layers": layers, "dropout": 0.0, "learning_rate": rate(family, steps),
-        "precision": best_precision(), "scaling_rules": mup, "average": 0.0,
-        "warm_up_steps": min(Config(family=family).warm_up_steps, round(WARM_UP_SHARE * count)),
-    }  # fmt: skip
-    segment, lives = life(count, whole=False), (Config(**config, seed=seed) for seed in seeds)
-    lasts = [last_report(each, data, segment, evaluation_tokens=EVALUATION_TOKENS) for each in lives]
-    return statistics.mean(last.valid.loss if last.valid else math.inf for last in lasts)

@@ -13,7 +13,6 @@ from tests.bench.quality import (
     loss_at_equal_tokens,
     loss_of_core_minutes,
     loss_of_defaults,
-    rates,
     time_to_upstream_loss,
 )
 from tests.bench.scaling import ray_train_against_torchrun
@@ -24,7 +23,7 @@ from tests.bench.translated import bleu
 
 MEASURES = {
     "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
-    "time": time_to_upstream_loss, "estimates": estimates, "rates": rates, "bleu": bleu,
+    "time": time_to_upstream_loss, "estimates": estimates, "bleu": bleu,
     "core": loss_of_core_minutes, "defaults": loss_of_defaults, "scaling": ray_train_against_torchrun, "slots": slots,
     "intervals": intervals, "start": start, "text": text, "cohorts": cohorts,
 }  # fmt: skip
