@@ -255,14 +255,15 @@ def _speed(
         best = bench.step_seconds(graphed.take_steps)
         how = "" if graphed.can_compile() else " (not compiled: with other gradients)"
         after = f", {best * 1e3:.3g} = {eager / best:.2f}x{how}, {taken:.0f} s"
-    share = FAMILIES[config.family].step_flops(config, data) / min(graph, best) / peak
+    tokens = graphed.take_steps([0.0]).tokens
+    mfu = FAMILIES[config.family].flops_per_token(config, data) * tokens / min(graph, best) / peak
     by = ", by cuDNN's attention" if cudnn else ""
-    told = f"{eager * 1e3:.3g}, {graph * 1e3:.3g} = {eager / graph:.2f}x{after}, {share:.1%} of {peak / 1e12:.3g} T"
+    told = f"{eager * 1e3:.3g}, {graph * 1e3:.3g} = {eager / graph:.2f}x{after}, {mfu:.1%} of {peak / 1e12:.3g} T"
     claim = "ms of a step: kernel by kernel; as a graph, times as fast"
     if compiled:
         claim += "; compiled, times as fast, after so many seconds"
     return row(
-        f"{claim}; share of the FLOP/s of products",
+        f"{claim}; model FLOPs utilisation",
         f"{named(config)}, {config.batch_tokens:,} tokens{by}: {told}",
         asked,
     )
