@@ -10,7 +10,8 @@ base rate e, weight decay w, and m times the width and l times the layers of the
 | hidden               | matrices between two widths          | e / m         | w m          | 1 / (ml) |
 | gain                 | gains and biases                     | e             | 0            | 1 / (ml) |
 
-With Muon the rate of a hidden matrix is MUON e at all shapes, as the update is scaled by the matrix's own shape
+In a `standard` scaling the rate of a hidden matrix is e / (m sqrt(l)), its decay w m sqrt(l), and each epsilon the
+base's. With Muon the rate of a hidden matrix is MUON e at all shapes, as the update is scaled by the matrix's own shape
 (muon.py), and its decay is w / MUON.
 """
 

@@ -156,7 +156,8 @@ def _in_fp32(output: Any) -> Any:
 
 
 def prepare(precision: str, device: torch.device | str) -> None:
-    """Set the switches of this process for `precision`; called once, before the model is built."""
+    """Set the switches of this process for `precision`, before a model computes in it; to be called again where others
+    may have set them since."""
     compute_dtype(precision)
     if torch.device(device).type == "cuda":
         cudnn: Any = torch.backends.cudnn
