@@ -32,7 +32,7 @@ from tune.arithmetic import Interval
 from tune.backend.worker_group import Message, TaskContext
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
-from tune.experiments.prices import step_price
+from tune.experiments.prices import rank_step_price
 from tune.experiments.tables import EMPTY_CELL, figure, grouped, over_seeds, with_interval
 from tune.experiments.training import batch_rows, of_rows, train_with_checkpoints
 from tune.published import published
@@ -376,13 +376,13 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
                 base = BASE_RATE if rule.optimizer == "LARS" else recipe["learning_rate"]
                 asked = {"measure": "training", "rule": name, "times": times, "steps": steps // times}
                 found.append(point(
-                    devices, settings.family, asked,
+                    devices, settings, asked,
                     batch_tokens=times * recipe["batch_tokens"], learning_rate=rule.rate(base, times), seed=seed,
                 ))  # fmt: skip
         epochs = max(2, round(settings.scale * EPOCHS))
         for on in (True, False):
             asked = {"measure": "epochs", "set_epoch": on, "epochs": epochs, "steps": epochs * EPOCH_BATCHES}
-            found.append(point(devices, settings.family, asked, batch_tokens=recipe["batch_tokens"], seed=seed))
+            found.append(point(devices, settings, asked, batch_tokens=recipe["batch_tokens"], seed=seed))
     return found
 
 
@@ -395,11 +395,11 @@ def recipe_of(settings: ExperimentSettings) -> dict[str, Any]:
     return {**own, **batch_scaled_fields(both, given), **given}
 
 
-def point(devices: Devices, family: str, asked: dict[str, Any], **config: Any) -> Point:
+def point(devices: Devices, settings: ExperimentSettings, asked: dict[str, Any], **config: Any) -> Point:
     """Return the point of so many steps of a configuration, at the price of each device's part of a batch."""
     config = {"optimizer": "adamw", **config}
-    part = Config(family=family, **config | {"batch_tokens": math.ceil(config["batch_tokens"] / devices.slots)})
-    seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * step_price(part, devices)
+    of_batch = replace(settings, set={**settings.set, "batch_tokens": config["batch_tokens"]})
+    seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * rank_step_price(of_batch, devices, devices.slots)
     return Point(devices=devices.slots, asked=asked, seconds=seconds, least_seconds=seconds, config=config)
 
 

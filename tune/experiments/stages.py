@@ -4,6 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,7 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.methods import REPORT
-from tune.experiments.prices import EVALUATION_TOKENS
+from tune.experiments.prices import EVALUATION_TOKENS, step_price
 from tune.experiments.tables import figure
 from tune.published import OUR_STAGES, published
 from tune.rows import stage_seconds
@@ -257,23 +258,26 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 STEPS, FIXED_SECONDS = 1_000, 10.0
-SECONDS_A_STEP = {"cpu": 0.12, "cuda": 0.03}  # on a slow machine
+SECONDS_A_STEP = {"cpu": 0.12, "cuda": 0.03}
+"""Seconds of a step of the report's shape on a slow machine: the least that a step is given."""
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Return a point for each seed and way: upstream's first, in whose process nothing of ours is set yet at the first
     seed; then ours, in upstream's precision and, where the device has it, in bf16."""
-    steps = max(1, round(settings.scale * STEPS))
-    seconds = FIXED_SECONDS + steps * SECONDS_A_STEP[devices.kind]
+    steps, recipe = max(1, round(settings.scale * STEPS)), Config.at(settings.set, family=settings.family)
     small = [(AFTER, "bf16")] if "bf16" in devices.precisions else []
     before = BEFORE, "bf16" if small and devices.kind == "cuda" else "fp32"
     ways = [before, (AFTER, upstream_precision(devices.precisions)), *small]
-    return [
-        Point(devices=1, asked={"way": way, "steps": steps}, seconds=seconds, least_seconds=seconds,
-              config={**REPORT, **settings.fix, "precision": precision, **seed})
-        for seed in ({}, *({"seed": settings.seed + number} for number in range(1, settings.seeds)))
-        for way, precision in ways
-    ]  # fmt: skip
+    found = []
+    for seed in ({}, *({"seed": settings.seed + number} for number in range(1, settings.seeds))):
+        for way, precision in ways:
+            config = {**REPORT, **settings.fix, "precision": precision, **seed}
+            step = max(SECONDS_A_STEP[devices.kind], step_price(replace(recipe, **config), devices))
+            seconds = FIXED_SECONDS + steps * step
+            asked = {"way": way, "steps": steps}
+            found.append(Point(devices=1, asked=asked, seconds=seconds, least_seconds=seconds, config=config))
+    return found
 
 
 def line(row: Row) -> str:
@@ -284,6 +288,6 @@ def line(row: Row) -> str:
 
 STAGES_OF_A_TRAINING = Experiment(
     name="stages", about="what the seconds of a training go to, as upstream trains nanoGPT and as this project does",
-    points=points, work=work, line=line, tables=tables, families=("nanogpt",), sets=("precision",),
+    points=points, work=work, line=line, tables=tables, families=("nanogpt",), sets=("precision", "architecture"),
     reads=("scale", "seeds"),
 )  # fmt: skip

@@ -107,7 +107,7 @@ def test_a_cap_that_is_too_small_is_told_the_least_one_and_what_lowers_it(
     lower = {"--scale": {"scale": 0.1}, "--fix": {"fix": {"d_model": 16, "layers": 2}}}
     assert all(refused(**changed)[0] < least for flag, changed in lower.items() if flag in others)
     assert ("--scale" in others) == (not experiment.work or name in ("stages", "large_batch", "curves"))
-    assert ("--fix" in others) == (name in ("overfitting", "precision", "scaling", "data_parallel"))
+    assert ("--fix" in others) == (name in ("overfitting", "precision", "scaling", "data_parallel", "large_batch"))
 
 
 FIXED: dict[str, Any] = {"d_model": 512, "heads": 16, "layers": 16, "dropout": 0.5, "precision": "fp16"}
@@ -129,6 +129,19 @@ def test_what_is_fixed_holds_where_an_experiment_begins_or_is_refused(name, know
                 assert str(error).startswith("--fix: leaves none of the report's configurations")
             else:
                 assert {point.config.get(dimension, value) for point in found} == {value}
+
+
+@pytest.mark.parametrize("name", ["scaling", "large_batch", "data_parallel", "stages"])
+def test_a_price_is_of_what_is_fixed_and_set_and_of_cores_that_are_shared(name: str, known_prices: None) -> None:
+    def least(cores: int = 2, **given: Any) -> float:
+        devices = Devices(kind="cpu", count=2, model="", precisions=PRECISIONS, cores=cores)
+        settings = ExperimentSettings(budget="1h", families="nanogpt", **given)
+        return price(EXPERIMENTS[name].points(devices, settings), 0.0)
+
+    large, longer = {"d_model": 512, "layers": 16}, {"context": 1024}
+    prices = [least(), least(fix=large), least(fix=large, set=longer)]
+    assert prices == sorted(set(prices))
+    assert (least(cores=1, fix=large) > least(fix=large)) == (name != "stages"), "which uses one"
 
 
 @pytest.mark.parametrize("name", ["methods", "stages", "precision", "transfer", "curves", "scaling"])

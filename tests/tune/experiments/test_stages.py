@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 SETTINGS = ExperimentSettings(budget="1h", families="nanogpt", scale=0.06)
 
 
-def test_upstream_goes_first_and_each_way_takes_as_many_steps():
+def test_upstream_goes_first_and_each_way_takes_as_many_steps(known_prices: None) -> None:
     for kind, precisions, before in (("cpu", ("fp32",), "fp32"), ("cuda", ("fp32", "tf32", "bf16"), "bf16")):
         found = points(Devices(kind=kind, count=1, model="", precisions=precisions, cores=1), SETTINGS)
         assert [point.asked["way"] for point in found] == ["before", "after", "after"][: len(precisions) + 1]
