@@ -405,5 +405,5 @@ def shapes(every: Sequence[Run]) -> Table:
 METHODS = Experiment(
     name="methods", about="ways to train nanoGPT, batches, shapes of equal cost: seconds, memory, allocations, loss",
     points=points, tables=tables, families=("nanogpt",), recipe=RECIPE,
-    sets=("batch_tokens", "context"),
+    sets=("batch_tokens", "context", "architecture"),
 )  # fmt: skip

@@ -31,6 +31,7 @@ from tune.winners import winners
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "known_prices")
 HERE = ("--devices", "2", "--oversubscribe")
+MODERN = ("--budget", "1h", "--set", "architecture=modern", "--plan")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,8 @@ WRONG = {
     "--set: 'context=128' is not for methods": ["methods", "--budget", "1h", "--set", "context=128"],
     "--set: 'optimizer=muon' is not": ["large_batch", "--budget", "9h", "--set", "optimizer=muon", "--plan"],
     "--markdown: beside --csv": ["--tables", "x", "--csv", "--markdown"],
+    "--set: 'architecture=modern' is not for methods": ["methods", *MODERN],
+    "--set: 'architecture=modern' is not for stages": ["stages", *MODERN],
     "--fix: 'precision=fp32' is not for stages": ["stages", "--budget", "1h", "--fix", "precision=fp32"],
     "--scale: '0.01' is not for scaling: leave": ["scaling", "--budget", "3h", "--scale", "0.01", "--plan"],
     "--seeds: '3' is not for loader: leave": ["loader", "--budget", "3h", "--seeds", "3", "--plan"],
