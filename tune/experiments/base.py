@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import OLD_DEFAULTS, Config, Data, family_recipe
+from model.data.batches import batch_shape
 from model.families import BUILT_IN, FAMILIES
 from tune.backend.worker_group import Message, TaskContext, Work
 from tune.corpora import SETTINGS as CORPORA
@@ -82,7 +83,7 @@ class Experiment:
     families: those that it can be run on, the default first; any_family: whether also on a user's own; recipe: what it
     changes of the family's recipe unless --set does; sets: dimensions of the space and parts of the recipe whose values
     the points set, so that --fix and --set cannot; reads: which of `scale`, `seeds` and `memory_limit` it uses; a list
-    uses all; fewest: least number of devices.
+    uses all; fewest: least number of devices; divides: whether the devices of each point share a batch of the recipe.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Experiment:
     sets: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     fewest: int = 1
+    divides: bool = False
 
 
 class Trials:
@@ -201,12 +203,16 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
     given = {**experiment.recipe, **settings.recipe, **settings.set}
     texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **given})
     (data,) = texts.data.values()
-    named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
     own = {} if family in BUILT_IN else space.default()
+    config = Config.at({"average": 0.0, "dropout_after": 0.0, **own, **fixed}, family=family, seed=settings.seed)
+    rows = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
+    if experiment.divides and rows < devices.slots:
+        rule = f"are more than the {rows} rows of a batch, of which {experiment.name} gives each device one or more"
+        raise invalid("devices", f"'{devices.slots}' {rule}: write at most {rows}, or a larger --set batch_tokens")
+    named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
     return ExperimentContext(
-        settings=replace(settings, **named), devices=devices, data=data, points=points,
-        config=Config.at({"average": 0.0, "dropout_after": 0.0, **own, **fixed}, family=family, seed=settings.seed),
+        settings=replace(settings, **named), devices=devices, config=config, data=data, points=points,
         notes=[*winner, *([] if experiment.name in OWN_MODEL else texts.notes)],
     )  # fmt: skip
 

@@ -172,5 +172,5 @@ def line(row: Row) -> str:
 
 DATA_PARALLEL = Experiment(
     name="data_parallel", about="DataParallel and DistributedDataParallel's options, each against its default",
-    points=points, work=work, line=line, tables=tables, fewest=2,
+    points=points, work=work, line=line, tables=tables, fewest=2, divides=True,
 )  # fmt: skip

@@ -413,5 +413,5 @@ def line(row: Row) -> str:
 LARGE_BATCH = Experiment(
     name="large_batch", about="batches x1, x4, x16 at equal samples: rules for the rate, LARS, noise scale, set_epoch",
     points=points, work=work, line=line, tables=lambda rows: [losses(rows), noise(rows), orders(rows)],
-    sets=("optimizer",), reads=("scale", "seeds"),
+    sets=("optimizer",), reads=("scale", "seeds"), divides=True,
 )  # fmt: skip

@@ -110,6 +110,20 @@ def test_a_cap_that_is_too_small_is_told_the_least_one_and_what_lowers_it(
     assert ("--fix" in others) == (name in ("overfitting", "precision", "scaling", "data_parallel", "large_batch"))
 
 
+@pytest.mark.parametrize("name", ["large_batch", "data_parallel"])
+def test_more_devices_than_a_batch_has_rows_are_refused_where_all_share_it(
+    name: str, monkeypatch: pytest.MonkeyPatch, known_prices: None
+) -> None:
+    here = Devices(kind="cpu", count=5, model="", precisions=PRECISIONS, cores=5)
+    monkeypatch.setattr("tune.experiments.base.find_devices", lambda _: here)
+    asked = ExperimentSettings(budget="99999h", families="nanogpt", text_corpus="builtin", set={"batch_tokens": 320})
+    assert make_experiment_context(EXPERIMENTS[name], asked).points
+    with pytest.raises(
+        UserError, match=r"^--devices: '5' are more than the 4 rows of a batch, .*: write at most 4, or"
+    ):
+        make_experiment_context(EXPERIMENTS[name], replace(asked, set={"batch_tokens": 256}))
+
+
 FIXED: dict[str, Any] = {"d_model": 512, "heads": 16, "layers": 16, "dropout": 0.5, "precision": "fp16"}
 """No experiment begins with one of these by itself; the report's configurations have all but the last."""
 
