@@ -26,9 +26,9 @@ from tune.rows import Row
 from tune.search_context import check_idle
 from tune.search_space import DIMENSIONS, SPACES, Space, label
 from tune.store.journal import FACTS_QUERY, Journal, connect, facts_in, study_facts
-from tune.store.queries import best_so_far
+from tune.store.queries import EXPERIMENT_ROWS_QUERY, best_so_far, last_rows
 from tune.table_text import Table
-from tune.units import duration_text
+from tune.units import counted, duration_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,15 +271,27 @@ def check_same_points(
     experiment: Experiment, settings: ExperimentSettings, devices: Devices, points: Sequence[Point]
 ) -> None:
     """Check that a resumed study's devices, of the kind that it began on, leave it its points. UserError: they have
-    other precisions, from which some of these follow."""
+    other precisions, from which some of these follow, or no point is on as many devices as a measured row."""
     before: Any = study_facts(settings.resume).get("devices", {}) if settings.resume else {}
-    had = tuple(before.get("precisions", devices.precisions))
-    if had == devices.precisions or before.get("kind") != devices.kind:
+    if settings.resume is None or before.get("kind") != devices.kind:
+        return
+    if gone := sorted(measured_on(settings.resume, experiment.name) - {point.devices for point in points}):
+        what = f"the study has rows on {counted(gone[-1], 'device')}, and here are {devices.slots}"
+        raise invalid("resume", f"{what}: go on with --devices {gone[-1]}, or begin again")
+    if (had := tuple(before.get("precisions", devices.precisions))) == devices.precisions:
         return
     began_with = experiment.points(replace(devices, precisions=had), settings)
     if {each.key for each in began_with} != {each.key for each in points}:
         what = f"points follow from the precisions {', '.join(had)}, and here are {', '.join(devices.precisions)}"
         raise invalid("resume", f"the study's {what}: go on with it where it began, or begin again")
+
+
+def measured_on(study: Path, experiment: str) -> set[int]:
+    """Return the numbers of devices on which points of a study were measured; none of what cannot be read."""
+    with suppress(UserError, sqlite3.Error, ValueError), closing(connect(study, briefly=True)) as journal:
+        rows: Sequence[Row] = [*last_rows(journal.execute(EXPERIMENT_ROWS_QUERY, (experiment,))).values()]
+        return {row["devices"] for row in rows if "skipped" not in row}
+    return set()
 
 
 def groups(points: Sequence[Point]) -> list[list[Point]]:

@@ -4,7 +4,7 @@ training will take, by steps of small models.
 
 import json
 import math
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,26 @@ def test_a_study_goes_on_where_its_points_are_the_same(
     said = f"^--resume: the study's points follow from the precisions {told}: go on with it where it began"
     with pytest.raises(UserError, match=said):
         make_experiment_context(EXPERIMENTS[name], asked)
+
+
+@pytest.mark.parametrize("name", ["large_batch", "data_parallel", "loader", "scaling"])
+def test_a_study_goes_on_where_points_are_on_as_many_devices_as_its_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_prices: None
+) -> None:
+    """Of scaling also on more, beside which it measures on the smaller numbers."""
+    (tmp_path / "study.json").write_text(json.dumps({"settings": {}, "devices": {"kind": "cpu"}}))
+    with closing(Journal(tmp_path, new=True)) as journal:
+        for row in ({"devices": 2}, {"devices": 3, "skipped": "too late"}):
+            value = json.dumps({"key": str(row), **row})
+            journal.insert("rows", {"at": 0.0, "experiment": name, "value": value})
+    asked = ExperimentSettings(budget="1h", families="nanogpt", text_corpus="builtin", resume=tmp_path)
+    for count, goes_on in ((2, True), (4, name == "scaling"), (1, False)):
+        here = Devices(kind="cpu", count=count, model="", precisions=PRECISIONS, cores=4)
+        monkeypatch.setattr("tune.experiments.base.find_devices", lambda _, here=here: here)
+        said = "^--resume: the study has rows on 2 devices, and here are .: go on with --devices 2, or begin again$"
+        if count > 1 or name != "data_parallel":  # which is of several
+            with nullcontext() if goes_on else pytest.raises(UserError, match=said):
+                assert make_experiment_context(EXPERIMENTS[name], asked).points
 
 
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
