@@ -204,11 +204,12 @@ class PointRunner:
     def _keep(self, point: Point, row: Row) -> None:
         known = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)}
         whole = known | {"trial": self.trials.trial_of(point)} | row
-        named = {"experiment": self.experiment.name, "value": json.dumps(whole)}
-        self.accounting.journal.insert("rows", {"at": self.accounting.clock(), **named})
-        for name, text in self.experiment.files(self.rows()).items():
-            write_whole(self.accounting.journal.folder / name, text)
-        self._draw(whole)
+        if "skipped" not in row or not any_measured(self._rows([point])):  # else the row that it has says more
+            named = {"experiment": self.experiment.name, "value": json.dumps(whole)}
+            self.accounting.journal.insert("rows", {"at": self.accounting.clock(), **named})
+            for name, text in self.experiment.files(self.rows()).items():
+                write_whole(self.accounting.journal.folder / name, text)
+            self._draw(whole)
         result = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {result}")
         self.trials.measured(point, row)
@@ -233,9 +234,11 @@ def allotted(worth: float, left: float, others: float, *, last: bool = False, re
 
 
 def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> list[Point]:
-    """Return the points without a row, and those that were skipped for a reason that --resume remedies."""
+    """Return the points without a row, those that were skipped for a reason that --resume remedies, and those that are
+    not `resolved`, as their time was over."""
     rows = last_rows(journal.rows(EXPERIMENT_ROWS_QUERY, experiment))
-    return [point for point in points if point.key not in rows or "--resume" in str(rows[point.key].get("skipped"))]
+    done = {key for key, row in rows.items() if "--resume" not in str(row.get("skipped")) and row.get("resolved", True)}
+    return [point for point in points if point.key not in done]
 
 
 LARGER_BUDGET = "go on with a larger --budget"

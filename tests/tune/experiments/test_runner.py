@@ -117,11 +117,14 @@ def test_every_device_second_is_charged_once_on_every_device_alike_and_inside_th
 
 def test_only_what_more_time_measures_is_tried_again_and_has_that_remedy(tmp_path: Path) -> None:
     """All words of a row that more time mends name --resume."""
-    reasons = {1: None, 2: TOO_LATE, 3: "DataParallel: there is no GPU here"}
+    known: dict[int, dict[str, Any]] = {
+        1: {"resolved": True}, 2: {"skipped": TOO_LATE}, 3: {"skipped": "DataParallel: there is no GPU here"},
+        4: {"resolved": False},
+    }  # fmt: skip
     points = [Point(devices=1, asked={"rows": rows}, seconds=1.0, least_seconds=1.0) for rows in range(5)]
     with closing(Journal(tmp_path, new=True)) as journal:
-        for number, why in reasons.items():
-            row = {"key": points[number].key} | ({"skipped": why} if why else {})
+        for number, row in known.items():
+            row = {"key": points[number].key, **row}
             journal.insert("rows", {"at": 0.0, "experiment": "scaling", "value": json.dumps(row)})
         assert unmeasured(points, journal, "scaling") == [points[0], points[2], points[4]]
         late, never = missing(points, journal, "scaling", "go on")
@@ -189,6 +192,25 @@ def test_a_point_that_had_too_little_is_given_all_that_is_left(
             (row,) = bench.rows()
             assert row["skipped"] != TOO_LATE and "--resume" in row["skipped"]
     assert made[0] <= MOST_TIMES * asked.seconds < 900 < made[1] <= 1000
+
+
+def test_a_point_that_is_not_resolved_keeps_its_row_where_a_second_try_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(task: Task) -> dict[str, Any]:
+        asked.append(task)
+        if len(asked) > 1:
+            raise RuntimeError("a process died")
+        return {"largest": 8, "resolved": False}
+
+    point, asked = Point(devices=1, asked={"largest": True}, seconds=20.0, least_seconds=5.0), list[Task]()
+    with closing(Journal(tmp_path, new=True)) as journal:
+        for _ in range(2):
+            bench = bench_of(monkeypatch, journal, [point], 1000.0, answer)
+            bench.measure()
+            (row,) = bench.rows()
+            assert row["largest"] == 8
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(("cap", "measured"), [(1000.0, 3), (230.0, 1)])
