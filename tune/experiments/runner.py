@@ -215,11 +215,10 @@ class PointRunner:
         self.trials.measured(point, row)
 
     def _draw(self, row: Row) -> None:
-        """Write the numbers of a row to TensorBoard, without their intervals, under names of what was asked and of the
-        configuration."""
+        """Write the numbers of a row to TensorBoard, of its intervals, which are tuples, the first, and no lists, under
+        names of what was asked and of the configuration."""
         asked = " ".join(str(value) for value in {**row["asked"], **row["config"]}.values())
-        known = {name: value for name, value in row.items() if value != []}
-        figures = {name: value[0] if isinstance(value, list | tuple) else value for name, value in known.items()}
+        figures = {name: value[0] if isinstance(value, tuple) else value for name, value in row.items()}
         numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
         self._events.add(*(scalar(f"{asked}/{name}", value) for name, value in numbers.items()), step=row["devices"])
 

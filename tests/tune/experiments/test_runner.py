@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from model.config import Config
 from tests.soak.accounts import number
@@ -89,6 +90,8 @@ def test_each_point_has_its_row_once_and_processes_serve_one_after_the_other(stu
 
     steps, trained = rows(study)
     assert "skipped" not in steps and steps["start_up_seconds"] > 0
+    drawn = EventAccumulator(str(study / "tensorboard" / SCALING.name)).Reload().Tags()["scalars"]
+    assert "steps 16/step_seconds" in drawn, "an interval, though it came from another process"
     assert trained["steps"] == STEPS
     assert number(study, "SELECT COUNT(*) FROM leases") == 2, "a lease for each device"
     assert len(communication(open_study(study)).data) == 1
@@ -211,6 +214,19 @@ def test_a_point_that_is_not_resolved_keeps_its_row_where_a_second_try_is_lost(
             (row,) = bench.rows()
             assert row["largest"] == 8
     assert len(asked) == 2
+
+
+def test_tensorboard_has_the_figure_of_an_interval_and_no_losses_of_a_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"times": (1.5, 1.4, 1.6), "valid_loss": [3.0, 2.0, None], "parameters": 8}
+    point = Point(devices=2, asked={"way": "it"}, seconds=20.0, least_seconds=5.0)
+    with closing(Journal(tmp_path, new=True)) as journal:
+        bench_of(monkeypatch, journal, [point], 1000.0, lambda task: row).measure()
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "scaling")).Reload()
+    drawn = {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    shown = {name: drawn[f"it/{name}"] for name in row if f"it/{name}" in drawn}
+    assert shown == {"times": [(2, 1.5)], "parameters": [(2, 8.0)]}
 
 
 @pytest.mark.parametrize(("cap", "measured"), [(1000.0, 3), (230.0, 1)])
