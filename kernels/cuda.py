@@ -5,6 +5,7 @@ With NUMBA_ENABLE_CUDASIM=1 everything but the ufuncs runs on the CPU, for tests
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import FunctionType
@@ -89,19 +90,27 @@ def bind_through_host(launch: Launch) -> Bind:
 
 
 def total_binders(dtype: type[np.generic], read: Callable[[Any], Any]) -> tuple[Way, Way]:
-    """Return the forms of `bind_resident` and `bind_through_host` for a kernel that adds to an array of one number."""
+    """Return the forms of `bind_resident` and `bind_through_host` for a kernel that adds to an array of one number; the
+    calls of one value add to one total."""
+    none = np.zeros(1, dtype)
 
-    def bind(launch: Launch, *, place: bool) -> Bind:
+    def resident(launch: Launch) -> Bind:
+        def bind(inputs: Inputs, output: Any) -> Call:
+            call = bind_resident(launch)(inputs, none)
+            reset = partial(call.arguments[-1].copy_to_device, none)
+            return replace(call, before=reset, read=lambda result: read(call.read(result)[0]))
+
+        return bind
+
+    def through_host(launch: Launch) -> Bind:
         def run(*arguments: Any) -> Any:
-            total = cuda.to_device(np.zeros(1, dtype))
-            launch(*(arguments if place else map(to_device, arguments)), total)
+            total = cuda.to_device(none)
+            launch(*map(to_device, arguments), total)
             return read(total.copy_to_host()[0])
 
-        return lambda inputs, output: Call(
-            function=run, arguments=tuple(map(to_device, inputs)) if place else inputs, read=lambda result: result
-        )
+        return lambda inputs, output: Call(function=run, arguments=inputs, read=lambda result: result)
 
-    return partial(bind, place=True), partial(bind, place=False)
+    return resident, through_host
 
 
 def gpu_implementation(
@@ -241,7 +250,7 @@ def count(is_hit: Callable[..., Any]) -> Implementation:
 
 
 def scalar_add() -> Implementation:
-    """Return the implementation of an addition of two numbers by one thread: a launch, and a copy of the result."""
+    """Return the implementation of an addition of two numbers by one thread: what a launch takes."""
 
     def make() -> Launch:
         @cuda.jit
