@@ -230,7 +230,7 @@ def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> R
 
 
 def _figures(kernel: Kernel, implementation: Implementation, values: Values, elements: int, moved: int) -> Row:
-    """Return what the timing says of one implementation."""
+    """Return what the timing says of one implementation; the spread is that of its form whose values spread more."""
     own = values[implementation.name]
     seconds = median(own)
     best = bandwidth(values, moved, peak_place(implementation))
@@ -238,7 +238,7 @@ def _figures(kernel: Kernel, implementation: Implementation, values: Values, ele
     return {
         "median_seconds": seconds,
         "end_to_end_seconds": median(host) if host else None,
-        "spread": timing.spread(own),
+        "spread": max(map(timing.spread, filter(None, (own, host)))),
         "values_seconds": own,
         "unit": kernel.unit,
         "per_second": elements / seconds,

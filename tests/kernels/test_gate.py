@@ -120,11 +120,15 @@ def test_a_right_one_is_timed():
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-@pytest.mark.parametrize("calm", [True, False])
-def test_why_a_row_is_unstable_is_told(quiet, calm, monkeypatch, capsys):
-    values = [1.0, 1.0, 1.0] if calm else [1.0, 2.0, 3.0]
-    monkeypatch.setattr(timing, "time_undisturbed", lambda calls: (dict.fromkeys(calls, values), quiet))
-    row = row_of(with_one(ADD, np.add))
+@pytest.mark.parametrize("wild", ["it", "it end to end", None])
+def test_why_a_row_is_unstable_is_told(quiet, wild, monkeypatch, capsys):
+    calm, once = wild is None, [1.0, 1.0, 1.0]
+
+    def timed(calls):
+        return {name: [1.0, 2.0, 3.0] if name == wild else once for name in calls}, quiet
+
+    monkeypatch.setattr(timing, "time_undisturbed", timed)
+    row = row_of(with_one(ADD, np.add, end_to_end=lambda: bind_with_output(np.add)))
     report(Settings(), [[row]])
     last = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("it "))
     assert row["unstable"] == ("unstable" in last) == (not (quiet and calm))
