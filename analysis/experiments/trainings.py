@@ -68,9 +68,11 @@ def with_ways(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def methods_scatter(study: Study) -> Picture:
-    """Draw loss over seconds and memory, for shapes trained in several ways: a colour for each way, a marker for each
-    shape. UserError: there is no such shape yet."""
-    whole = methods_table(study)
+    """Draw loss over seconds and memory, for shapes trained in several ways for as many steps as with the experiment's
+    own batch: a colour for each way, a marker for each shape. UserError: there is no such shape yet."""
+    whole, found = methods_table(study), trained_trials(study)
+    own_batch = found["config"].map(lambda config: "batch_tokens" not in json.loads(config))
+    whole = whole[whole["steps"].isin(found.loc[own_batch, "steps"])]
     table = whole[whole.groupby("shape")["way"].transform("nunique") > 1].reset_index(drop=True)
     if table.empty:
         raise UserError(f"study: {study.name!r} has no shape that was trained in two ways yet; go on with it")
@@ -104,7 +106,7 @@ def methods_scatter(study: Study) -> Picture:
     return Picture(
         name="methods",
         title="What each way to train takes, and where it ends",
-        text=f"The shapes that were trained in several ways. {OVER_SEEDS}{left_out}",
+        text=f"The shapes that were trained in several ways, all for as many steps. {OVER_SEEDS}{left_out}",
         figure=figure,
         data=table,
     )
