@@ -52,10 +52,15 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def list_lines(experiments: Iterable[Experiment]) -> Iterator[str]:
-    """Yield a line for each experiment, with the device time that it needs at least and that it is worth here."""
+    """Yield a line for each experiment, with the device time that it needs at least and that it is worth here, or that
+    it needs more devices."""
     for each in experiments:
         settings = ExperimentSettings(budget=1.0, families={each.families[0]: 1.0})
-        points = each.points(find_devices(settings), settings)
+        devices = find_devices(settings)
+        if devices.slots < each.fewest:
+            yield f"{each.name:14} {each.about}; needs {each.fewest} devices, more than there are here"
+            continue
+        points = each.points(devices, settings)
         least, worth = (whole_text(price(points, some)) for some in (0.0, 1.0))
         yield f"{each.name:14} {each.about}; {least} to {worth} here"
 

@@ -111,12 +111,14 @@ class ExperimentSettings(TableFlags, Settings):
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
         """As in Settings; with --of, the winner that is meant is read first."""
         formats: dict[str, Any] = {name: True for name in TABLE_FORMATS if name in typed}
-        if "list" in typed:
+        alone = next((each for each in ("list", "tables") if each in typed), None)
+        for each in (each for each in typed if alone and each not in (alone, *TABLE_FORMATS)):
+            flag = f"{each.upper()}:" if each == "name" else f"{flag_name(each)}:"
+            given = "" if typed[each] is True else f"{typed[each]!r} "
+            raise UserError(f"{flag} {given}is not for --{alone}, which measures nothing: leave it out")
+        if alone == "list":
             return cls(budget=1.0, families={"nanogpt": 1.0}, list=True, **formats)
-        if "tables" in typed:
-            for each in (each for each in typed if each not in ("tables", *TABLE_FORMATS)):
-                flag = f"{each.upper()}:" if each == "name" else f"{flag_name(each)}:"
-                raise UserError(f"{flag} {typed[each]!r} is not for --tables, which measures nothing: leave it out")
+        if alone == "tables":
             with under_flag("tables"):
                 tables = parse_path(typed["tables"])
             return cls(budget=1.0, families={"nanogpt": 1.0}, tables=tables, **formats)

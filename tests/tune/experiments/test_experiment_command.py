@@ -14,6 +14,7 @@ from tests.scaling_rows import all_rows
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
+from tune.devices import Devices
 from tune.errors import ROOT
 from tune.experiments import experiment_settings
 from tune.experiments.base import make_experiment_context
@@ -72,6 +73,8 @@ WRONG = {
     "--families: 'nanogpt' is not for estimates": ["estimates", "--budget", "1h", "--families", "nanogpt"],
     "--text-corpus: 'x' is not for estimates": ["estimates", "--budget", "1h", "--text-corpus", "x"],
     "--set: 'taps=3' is not for estimates": ["estimates", "--budget", "1h", "--set", "taps=3", "--plan"],
+    "--devices: '2' is not for --list": ["--list", *HERE],
+    "--oversubscribe: is not for --list": ["--list", "--oversubscribe"],
     "NAME: 'scaling' is not for --tables": ["--tables", "x", "scaling"],
     "--budget: '3m' is not for --tables": ["--tables", "x", "--budget", "3m", "--csv"],
     "--set: 'context' changes nothing of translation": ["ablation", "--budget", "1h", "--set", "context=512", "--plan"],
@@ -94,10 +97,15 @@ def test_every_experiment_can_be_asked_for_and_is_of_its_own_family():
     assert {each.name: each.families[0] for each in EXPERIMENTS.values()} == experiment_settings.EXPERIMENTS
 
 
-def test_the_list_names_every_experiment_with_its_price(capsys):
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_list_names_every_experiment_with_its_price_unless_it_is_refused_here(count, monkeypatch, capsys):
+    here = Devices(kind="cpu", count=count, model="core", precisions=("fp32",), cores=2)
+    monkeypatch.setattr("tune.experiments.catalogue.find_devices", lambda _: here)
     assert cli.main(ExperimentSettings, ["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(EXPERIMENTS) and all(" here" in line for line in lines)
+    unpriced = [line.split()[0] for line in lines if "; needs 2 devices" in line]
+    assert unpriced == (["data_parallel"] if count == 1 else [])
 
 
 def test_the_plan_shares_out_the_budget_says_what_is_noted_of_the_text_and_writes_nothing(
