@@ -89,12 +89,19 @@ class PointRunner:
         return ray.put(self.context.data)
 
     def rows(self) -> list[Row]:
-        """Return the last row of each point, in the order of the points."""
-        return self._rows([*self.context.points, *self._further()])
+        """Return the last row of each point, in the order of the points; then those of points that followed from fewer
+        rows and do not any more."""
+        found, points = self._found(), [*self.context.points, *self._further()]
+        keys = dict.fromkeys([*(point.key for point in points), *found])
+        return [found[key] for key in keys if key in found]
 
     def _rows(self, points: Sequence[Point]) -> list[Row]:
-        found = last_rows(self.accounting.journal.rows(EXPERIMENT_ROWS_QUERY, self.experiment.name))
+        found = self._found()
         return [found[point.key] for point in points if point.key in found]
+
+    def _found(self) -> dict[str, Row]:
+        """Return the last row of each point that has one, by the point's key."""
+        return last_rows(self.accounting.journal.rows(EXPERIMENT_ROWS_QUERY, self.experiment.name))
 
     def _further(self) -> list[Point]:
         """Return the points that follow from the first ones, once each of these has its row."""

@@ -229,6 +229,30 @@ def test_tensorboard_has_the_figure_of_an_interval_and_no_losses_of_a_life(
     assert shown == {"times": [(2, 1.5)], "parameters": [(2, 8.0)]}
 
 
+def test_what_followed_from_rows_and_does_not_any_more_keeps_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again, then, now = (
+        Point(devices=1, asked={"life": life}, seconds=20.0, least_seconds=5.0)
+        for life in ("a", "b", "a" * 10, "b" * 10)
+    )
+    lost = [again]
+
+    def answer(task: Task) -> dict[str, Any]:
+        return {"skipped": "lost: go on with --resume"} if task.asked in [each.asked for each in lost] else {}
+
+    def further(rows: Sequence[dict[str, Any]]) -> list[Point]:
+        return [then if any("skipped" in row for row in rows) else now]
+
+    with closing(Journal(tmp_path, new=True)) as journal:
+        for lives in (first, again, then), (first, again, now, then):
+            bench = bench_of(monkeypatch, journal, [first, again], 1000.0, answer)
+            bench = replace(bench, experiment=replace(bench.experiment, further=further))
+            bench.measure()
+            assert [row["key"] for row in bench.rows()] == [point.key for point in lives]
+            lost.clear()
+
+
 @pytest.mark.parametrize(("cap", "measured"), [(1000.0, 3), (230.0, 1)])
 def test_what_a_late_start_left_no_time_for_has_another_hold_where_the_cap_pays_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap: float, measured: int
