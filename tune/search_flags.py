@@ -218,7 +218,7 @@ class SearchFlags(Flags):
     )  # fmt: skip
     deterministic: bool = flag_field(
         "on a GPU, take only kernels that repeat bit for bit, so that a trial that was interrupted learns exactly what "
-        "it would have learned; steps take longer (a CPU always repeats)",
+        "it would have learned; steps take longer, and none are compiled (a CPU repeats anyway)",
         default=False,
     )
     report_every: float = flag_field(

@@ -67,12 +67,16 @@ def with_ways(found: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def has_own_batch(found: pd.DataFrame) -> pd.Series:
+    """Return whether each of trained_trials() has the experiment's own batch."""
+    return found["config"].map(lambda config: "batch_tokens" not in json.loads(config))
+
+
 def methods_scatter(study: Study) -> Picture:
     """Draw loss over seconds and memory, for shapes trained in several ways for as many steps as with the experiment's
     own batch: a colour for each way, a marker for each shape. UserError: there is no such shape yet."""
     whole, found = methods_table(study), trained_trials(study)
-    own_batch = found["config"].map(lambda config: "batch_tokens" not in json.loads(config))
-    whole = whole[whole["steps"].isin(found.loc[own_batch, "steps"])]
+    whole = whole[whole["steps"].isin(found.loc[has_own_batch(found), "steps"])]
     table = whole[whole.groupby("shape")["way"].transform("nunique") > 1].reset_index(drop=True)
     if table.empty:
         raise UserError(f"study: {study.name!r} has no shape that was trained in two ways yet; go on with it")
@@ -102,6 +106,7 @@ def methods_scatter(study: Study) -> Picture:
     for plot in plots:
         legend_above(plot, columns=2)
     ended = with_ways(trained_trials(study, ENDED_TRIALS_QUERY))
+    ended = ended[has_own_batch(ended)]
     left_out = left_out_text(study, ended[ended.groupby("shape")["way"].transform("nunique") > 1])
     return Picture(
         name="methods",

@@ -3,6 +3,9 @@
 # Shapes: B batch, T target length, S source length, D d_model, H heads, L layers, V vocabulary.
 """
 
+import math
+from collections import Counter
+
 from model.nn.attention import MASK_POOL_ELEMENTS
 from model.nn.gpt import GPTConfig
 from model.nn.precision import compute_dtype
@@ -63,13 +66,24 @@ def flops_per_token(config: GPTConfig | TranslatorConfig, *, target: int, source
 
 def update_flops(config: GPTConfig | TranslatorConfig) -> int:
     """Return the FLOPs of the matrix products in one update of Muon."""
+    sides = [(min(shape), max(shape)) for shape in _hidden_matrices(config)]
+    return len(POLYNOMIALS) * sum(4 * least**2 * most + 2 * least**3 for least, most in sides)
+
+
+def _update_elements(config: GPTConfig | TranslatorConfig) -> int:
+    """Return the elements that Muon's update needs at most beside the gradients and their update: all matrices of one
+    shape, orthogonalized at once, before and after a polynomial, which is of squares of the shorter side."""
+    shapes = Counter(_hidden_matrices(config))
+    return max(2 * count * (math.prod(shape) + min(shape) ** 2) for shape, count in shapes.items())
+
+
+def _hidden_matrices(config: GPTConfig | TranslatorConfig) -> list[tuple[int, int]]:
     d, layers = config.d_model, config.layers
     block = [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)]
     matrices = layers * block
     if isinstance(config, TranslatorConfig):
         matrices += layers * [*block, (d, d), (d, d)] + [(2 * layers * d, d)]
-    sides = [(min(shape), max(shape)) for shape in matrices]
-    return len(POLYNOMIALS) * sum(4 * least**2 * most + 2 * least**3 for least, most in sides)
+    return matrices
 
 
 def step_memory_bytes(
@@ -80,8 +94,8 @@ def step_memory_bytes(
 
     fused: whether attention is, with any dropout, as on a GPU; whole: whether a translator's loss takes all logits at
     once, as on a GPU or when compiled; checkpointing: as in `kept_elements`; cut: whether the batch is one of several
-    parts. The peak is at the beginning of backward, where there are no gradients but those of earlier parts, or at its
-    end.
+    parts. The peak is at the beginning of backward, where there are no gradients but those of earlier parts, or at the
+    update, of which Muon's is counted in fp32 (less where a device computes in bf16).
     """
     size = compute_dtype(precision).itemsize
     weights = parameters(config)
@@ -95,7 +109,8 @@ def step_memory_bytes(
         each = 16 if config.architecture == "modern" else 12
     loss = batch * target * config.vocabulary * each
     begin = (2 if cut else 1) * _MASTER_BYTES * weights + moment_bytes(config, optimizer) + kept + loss
-    return casts + max(STATE_BYTES * weights, begin)
+    end = STATE_BYTES * weights + (_MASTER_BYTES * _update_elements(config) if optimizer == "muon" else 0)
+    return casts + max(begin, end)
 
 
 def kept_elements(

@@ -171,10 +171,10 @@ def prepare(precision: str, device: torch.device | str) -> None:
 
 
 def repeat_exactly() -> None:
-    """Let this process take only kernels of a GPU that repeat bit for bit, from before its first one on. Where there is
-    none, torch warns."""
+    """Let this process take only kernels of a GPU that repeat bit for bit, from before its first one on. An operation
+    that has none is an error of torch's; a mere warning would let fused attention take its fast one."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # which serves debugging
 
 

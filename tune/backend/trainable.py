@@ -61,6 +61,7 @@ class TrainingTrial(LeasedTrial):
         use_processor_facts(environment.processor)
         if environment.deterministic and environment.device == "cuda":
             repeat_exactly()
+            Learner.may_compile = False  # when it is compiled follows from the clock
         self._limit = MemoryLimit(environment.memory_limit, torch.device(environment.device))
         self._reports = self._train(opened, config["peak_flops"])
 

@@ -95,7 +95,7 @@ class Experiment:
     text: Callable[[Data, ExperimentSettings], Data] | None = None
     diverging: bool = False
     settings_for: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=lambda point, rows: {})
-    further: Callable[[Sequence[Row]], list[Point]] = field(default=lambda rows: [])
+    further: Callable[[Sequence[Row]], list[Point]] | None = None
     files: Callable[[Sequence[Row]], dict[str, str]] = field(default=lambda rows: {})
     families: tuple[str, ...] = ("nanogpt", "translation")
     any_family: bool = False
@@ -208,7 +208,9 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
     rows = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
     if experiment.divides and rows < devices.slots:
         rule = f"are more than the {rows} rows of a batch, of which {experiment.name} gives each device one or more"
-        raise invalid("devices", f"'{devices.slots}' {rule}: write at most {rows}, or a larger --set batch_tokens")
+        fewer = [f"at most {rows}"] * (rows >= experiment.fewest)
+        larger = ["a larger --set batch_tokens"] * (settings.resume is None)
+        raise invalid("devices", f"'{devices.slots}' {rule}: write {', or '.join([*fewer, *larger])}")
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
     return ExperimentContext(
@@ -271,13 +273,15 @@ def check_same_points(
     experiment: Experiment, settings: ExperimentSettings, devices: Devices, points: Sequence[Point]
 ) -> None:
     """Check that a resumed study's devices, of the kind that it began on, leave it its points. UserError: they have
-    other precisions, from which some of these follow, or no point is on as many devices as a measured row."""
+    other precisions, from which some of these follow, or no point is on as many devices as all measured rows."""
     before: Any = study_facts(settings.resume).get("devices", {}) if settings.resume else {}
     if settings.resume is None or before.get("kind") != devices.kind:
         return
-    if gone := sorted(measured_on(settings.resume, experiment.name) - {point.devices for point in points}):
-        what = f"the study has rows on {counted(gone[-1], 'device')}, and here are {devices.slots}"
-        raise invalid("resume", f"{what}: go on with --devices {gone[-1]}, or begin again")
+    had_rows = measured_on(settings.resume, experiment.name)
+    if len(had_rows) == 1 and had_rows.isdisjoint(point.devices for point in points):  # else rows on several compare
+        (count,) = had_rows
+        what = f"the study has rows on {counted(count, 'device')}, and here are {devices.slots}"
+        raise invalid("resume", f"{what}: go on with --devices {count}, or begin again")
     if (had := tuple(before.get("precisions", devices.precisions))) == devices.precisions:
         return
     began_with = experiment.points(replace(devices, precisions=had), settings)

@@ -3,9 +3,11 @@
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from model.config import Config
 from tune.corpora import SETTINGS as CORPORA
 from tune.devices import find_devices
 from tune.experiments.ablation import ABLATION, OVERFITTING
@@ -57,6 +59,9 @@ def list_lines(experiments: Iterable[Experiment]) -> Iterator[str]:
     for each in experiments:
         settings = ExperimentSettings(budget=1.0, families={each.families[0]: 1.0})
         devices = find_devices(settings)
+        if each.divides:  # a batch of the recipe, which has so many rows
+            recipe = Config(family=each.families[0])
+            devices = replace(devices, count=min(devices.count, recipe.batch_tokens // recipe.context))
         if devices.slots < each.fewest:
             yield f"{each.name:14} {each.about}; needs {each.fewest} devices, more than there are here"
             continue

@@ -398,8 +398,8 @@ def recipe_of(settings: ExperimentSettings) -> dict[str, Any]:
 def point(devices: Devices, settings: ExperimentSettings, asked: dict[str, Any], **config: Any) -> Point:
     """Return the point of so many steps of a configuration, at the price of each device's part of a batch."""
     config = {"optimizer": "adamw", **config}
-    of_batch = replace(settings, set={**settings.set, "batch_tokens": config["batch_tokens"]})
-    seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * rank_step_price(of_batch, devices, devices.slots)
+    step = rank_step_price(settings, devices, devices.slots, tokens=config["batch_tokens"])
+    seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * step
     return Point(devices=devices.slots, asked=asked, seconds=seconds, least_seconds=seconds, config=config)
 
 

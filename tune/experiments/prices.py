@@ -59,18 +59,21 @@ def step_price(config: Config, devices: Devices) -> float:
     return step_flops(config) / known.flops + beside
 
 
-def rank_step_price(settings: ExperimentSettings, devices: Devices, count: int, rows: int | None = None) -> float:
+def rank_step_price(
+    settings: ExperimentSettings, devices: Devices, count: int, *, rows: int | None = None, tokens: int | None = None
+) -> float:
     """Return the expected seconds of a step of the family's recipe on each of so many devices, which share its batch,
     without communication; 0 for a user's own family, of which no price is known.
 
-    rows: of the batch, on all devices together; None: as many as the recipe has.
+    rows, tokens: of the batch, on all devices together; None: as many as the recipe has.
     """
     if settings.family not in MADE_UP:
         return 0.0
     given: dict[str, Any] = {**settings.recipe, **settings.set, **settings.fix}
     config = Config(family=settings.family, **given)
     length = ROW if settings.family == "translation" else config.context
-    tokens = config.batch_tokens if rows is None else rows * length
+    if tokens is None:
+        tokens = config.batch_tokens if rows is None else rows * length
     busy = count / devices.cores if devices.kind == "cpu" else 1.0  # several may share a core
     return max(1.0, busy) * step_price(replace(config, batch_tokens=math.ceil(tokens / count)), devices)
 

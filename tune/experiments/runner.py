@@ -89,10 +89,11 @@ class PointRunner:
         return ray.put(self.context.data)
 
     def rows(self) -> list[Row]:
-        """Return the last row of each point, in the order of the points; then those of points that followed from fewer
-        rows and do not any more."""
+        """Return the last row of each point, in the order of the points; then what was measured of points that followed
+        from fewer rows and do not any more."""
         found, points = self._found(), [*self.context.points, *self._further()]
-        keys = dict.fromkeys([*(point.key for point in points), *found])
+        once = [key for key, row in found.items() if self.experiment.further and "skipped" not in row]
+        keys = dict.fromkeys([*(point.key for point in points), *once])
         return [found[key] for key in keys if key in found]
 
     def _rows(self, points: Sequence[Point]) -> list[Row]:
@@ -106,7 +107,8 @@ class PointRunner:
     def _further(self) -> list[Point]:
         """Return the points that follow from the first ones, once each of these has its row."""
         rows = self._rows(self.context.points)
-        return self.experiment.further(rows) if len(rows) == len(self.context.points) else []
+        further = self.experiment.further
+        return further(rows) if further and len(rows) == len(self.context.points) else []
 
     def measure(self) -> None:
         """Give each point that has none its row: measured, or skipped where the cap does not pay for it."""
@@ -251,12 +253,13 @@ LARGER_BUDGET = "go on with a larger --budget"
 
 
 def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: str) -> Iterator[str]:
-    """Yield lines on the points that were not measured: those that going on measures, and those that it does not.
+    """Yield lines on the points that were not measured, or not to the end: those that going on measures, and those that
+    it does not.
     go_on: the command."""
     rows, left = last_rows(journal.rows(EXPERIMENT_ROWS_QUERY, experiment)), unmeasured(points, journal, experiment)
     never = [point for point in points if point not in left and "skipped" in rows[point.key]]
     how = f"; {LARGER_BUDGET}: {go_on} --budget MORE"
-    for which, what, remedy in ((left, "not measured", how), (never, "cannot be measured here", "")):
+    for which, what, remedy in ((left, "not measured, or not to the end", how), (never, "cannot be measured here", "")):
         if which:
             names = "; ".join(f"{point.devices} x {point.text}" for point in which)
             yield f"{len(which)} of {len(points)} {what}: {names}{remedy}"

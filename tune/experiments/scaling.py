@@ -316,7 +316,7 @@ def points_of(count: int, devices: Devices, settings: ExperimentSettings) -> lis
         asked = [{"measure": "gradients"}, *steps, {"measure": "accumulation"}, training]
     found = []
     for each in asked:
-        step = rank_step_price(settings, devices, count, each.get("rows"))
+        step = rank_step_price(settings, devices, count, rows=each.get("rows"))
         least = BUILD_SECONDS + least_of(each["measure"], count, step)
         seconds = max(SECONDS[each["measure"]], least)
         found.append(Point(devices=count, asked=each, seconds=seconds, least_seconds=least))

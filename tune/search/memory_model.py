@@ -56,8 +56,8 @@ class MemoryModel:
         return micro_batches
 
     def smallest(self, config: Mapping[str, Value]) -> float:
-        """Return the bytes that a trial will take in the smallest parts."""
-        return self.predicted(config, self.most(config))
+        """Return the least bytes that a trial will take, in one part or the most."""
+        return min(self.predicted(config, parts) for parts in (int(config.get("micro_batches", 1)), self.most(config)))
 
     def refusal(self, config: Mapping[str, Value]) -> str | None:
         """Return why a config is not launched; None: it fits."""

@@ -133,11 +133,12 @@ def test_memory_grows_with_the_batch_and_holds_the_state_at_least(config):
     assert step_memory_bytes(config, batch=512, precision="bf16", **lengths) < sizes[2]
 
 
-@pytest.mark.parametrize(("optimizer", "parts"), [("adamw", 1), ("adamw", 2), ("muon", 1), ("sgd", 2)])
+@pytest.mark.parametrize(("optimizer", "parts"), [("adamw", 1), ("adamw", 2), ("muon", 1), ("muon", 4), ("sgd", 2)])
 def test_a_step_takes_what_is_on_paper_and_at_most_the_factor_more(
-    optimizer: str, parts: int, small_text: Config, text_data: TextData
+    optimizer: str, parts: int, small_text: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut or whole, of a model whose state is as large as what its forward keeps."""
+    """Cut or whole, of a model whose state is as large as what its forward keeps; an update of Muon's in fp32."""
+    monkeypatch.setattr("model.training.muon.native_precisions", lambda _: ())
     changes = {"d_model": 256, "context": 64, "batch_tokens": 512, "dropout": 0.0, "average": 0.0}
     config = replace(small_text, optimizer=optimizer, **changes)
     learner = Learner(config, text_data, torch.device("cpu"), parts)

@@ -107,7 +107,9 @@ def test_a_cap_that_is_too_small_is_told_the_least_one_and_what_lowers_it(
     lower = {"--scale": {"scale": 0.1}, "--fix": {"fix": {"d_model": 16, "layers": 2}}}
     assert all(refused(**changed)[0] < least for flag, changed in lower.items() if flag in others)
     assert ("--scale" in others) == (not experiment.work or name in ("stages", "large_batch", "curves"))
-    assert ("--fix" in others) == (name in ("overfitting", "precision", "scaling", "data_parallel", "large_batch"))
+    assert ("--fix" in others) == (
+        name in ("overfitting", "precision", "scaling", "data_parallel", "large_batch", "stages")
+    )
 
 
 @pytest.mark.parametrize("name", ["large_batch", "data_parallel"])
@@ -184,14 +186,15 @@ def test_a_study_goes_on_where_its_points_are_the_same(
 def test_a_study_goes_on_where_points_are_on_as_many_devices_as_its_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_prices: None
 ) -> None:
-    """Of scaling also on more, beside which it measures on the smaller numbers."""
+    """Of scaling on any number, as it compares these."""
     (tmp_path / "study.json").write_text(json.dumps({"settings": {}, "devices": {"kind": "cpu"}}))
     with closing(Journal(tmp_path, new=True)) as journal:
-        for row in ({"devices": 2}, {"devices": 3, "skipped": "too late"}):
+        several = [{"devices": 3}] * (name == "scaling")
+        for row in ({"devices": 2}, {"devices": 3, "skipped": "too late"}, *several):
             value = json.dumps({"key": str(row), **row})
             journal.insert("rows", {"at": 0.0, "experiment": name, "value": value})
     asked = ExperimentSettings(budget="1h", families="nanogpt", text_corpus="builtin", resume=tmp_path)
-    for count, goes_on in ((2, True), (4, name == "scaling"), (1, False)):
+    for count, goes_on in ((2, True), (4, name == "scaling"), (1, name == "scaling")):
         here = Devices(kind="cpu", count=count, model="", precisions=PRECISIONS, cores=4)
         monkeypatch.setattr("tune.experiments.base.find_devices", lambda _, here=here: here)
         said = "^--resume: the study has rows on 2 devices, and here are .: go on with --devices 2, or begin again$"

@@ -97,12 +97,20 @@ def test_every_experiment_can_be_asked_for_and_is_of_its_own_family():
     assert {each.name: each.families[0] for each in EXPERIMENTS.values()} == experiment_settings.EXPERIMENTS
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 2, 64])
 def test_the_list_names_every_experiment_with_its_price_unless_it_is_refused_here(count, monkeypatch, capsys):
-    here = Devices(kind="cpu", count=count, model="core", precisions=("fp32",), cores=2)
-    monkeypatch.setattr("tune.experiments.catalogue.find_devices", lambda _: here)
-    assert cli.main(ExperimentSettings, ["--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    """On 64, which have no row each of a batch, as on the 24 that have one."""
+
+    def list_on(count):
+        here = Devices(kind="cpu", count=count, model="core", precisions=("fp32",), cores=count)
+        monkeypatch.setattr("tune.experiments.catalogue.find_devices", lambda _: here)
+        assert cli.main(ExperimentSettings, ["--list"]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    lines = list_on(count)
+    if count == 64:
+        divided = [place for place, each in enumerate(EXPERIMENTS.values()) if each.divides]
+        assert [lines[place] for place in divided] == [list_on(24)[place] for place in divided] and len(divided) == 2
     assert [line.split()[0] for line in lines] == list(EXPERIMENTS) and all(" here" in line for line in lines)
     unpriced = [line.split()[0] for line in lines if "; needs 2 devices" in line]
     assert unpriced == (["data_parallel"] if count == 1 else [])
