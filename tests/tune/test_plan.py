@@ -151,7 +151,8 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int
     monkeypatch.setattr("tune.dry_run.Speeds.prices", lambda speeds: NOMINAL["cuda"])
     monkeypatch.setattr("tune.search_context.load_corpora", loaded)
     monkeypatch.setattr("tune.dry_run.find_devices", lambda settings: replace(H100, count=gpus))
-    return make_plan(Settings(budget=hours * 3600, families="nanogpt", text_corpus=texts / "text.txt", **asked))
+    asked |= {"families": "nanogpt", "text_corpus": texts / "text.txt", "patient": gpus == 1}  # on one it says nothing
+    return make_plan(Settings(budget=hours * 3600, **asked))
 
 
 @pytest.mark.parametrize(("hours", "gpus"), [(8, 1), (8, 8), (64, 1), (64, 8)])
@@ -183,9 +184,10 @@ def test_a_space_that_is_too_small_for_the_cap_is_told_in_a_line_by_what_bounds_
 
 
 def test_a_gpu_that_steps_leave_idle_is_told_unless_it_is_shared(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = on_gpus(monkeypatch, texts, 2 * 10**9, 1, 8, fix={"d_model": 16})
     for number, lines in ((1, 1), (4, 0)):
-        plan = on_gpus(monkeypatch, texts, 2 * 10**9, 1, 8, fix={"d_model": 16}, trials_per_gpu=number)
-        told = [line for line in plan_lines(plan) if "--trials-per-gpu" in line]
+        shared = replace(plan, settings=replace(plan.settings, trials_per_gpu=number))
+        told = [line for line in plan_lines(shared) if "--trials-per-gpu" in line]
         assert len(told) == lines and all(len(line) <= 120 for line in told)
 
 
