@@ -20,7 +20,7 @@ from model.data.corpus import LONGEST_CHARACTERS
 from model.data.dataset import OwnData
 from model.data.hub import HubName
 from model.families import FAMILIES, Family
-from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving, translations
+from tests.model.stand_in import ask_python, fill, pairs, serving, translations
 from tune.corpora import ASK_SECONDS, load_corpora, load_corpus
 from tune.errors import UserError
 from tune.flags import BUILTIN
@@ -52,10 +52,15 @@ def chosen(budget, device, families):
 def refuse(*_, **__):
     raise AssertionError("opened again")
 
+def found(flags):
+    return {"content": content(), "answers": [*map(answer, flags)], "by cap": [chosen(*cap.split()) for cap in caps]}
+
 flags, caps = map(json.loads, sys.argv[1:])
-found = {"content": content(), "answers": [*map(answer, flags)], "by cap": [chosen(*cap.split()) for cap in caps]}
+online = found(flags)
 tune.corpora.open_splits = tune.corpora.load_pairs = refuse
-print(json.dumps(found | {"again": content()}))
+again = content()
+tune.corpora.fetch_dataset_infos = lambda names, seconds: dict.fromkeys(names, ConnectionError())
+print(json.dumps([online | {"again": again}, found([])]))
 """
 CANNOT_SERVE = {
     "--translation-corpus hub:no/such": "is not on the hub",
@@ -83,9 +88,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     fill(folder)
     caps = json.dumps(BY_CAP)
     with serving(folder) as (endpoint, lines):
-        online = ask_python(ASK, json.dumps([*CANNOT_SERVE]), caps, endpoint=endpoint, home=home, cwd=here)
-    offline = ask_python(ASK, "[]", caps, endpoint=NOWHERE, home=home, cwd=here)
-    return Asked(online, offline, lines, list(here.iterdir()))
+        found = ask_python(ASK, json.dumps([*CANNOT_SERVE]), caps, endpoint=endpoint, home=home, cwd=here)
+    return Asked(*found, lines, list(here.iterdir()))
 
 
 def test_the_hub_is_asked_once_and_then_its_cache_and_a_dataset_that_cannot_serve_is_one_line(hub: Asked) -> None:
