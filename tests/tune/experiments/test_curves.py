@@ -316,6 +316,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
         monkeypatch.setattr(curves, name, value)
     steps = itertools.count(step=0.006)
     monkeypatch.setattr(life_training, "CLOCKS", {"cpu": lambda: next(steps)})
+    monkeypatch.setattr(life_training, "RATIO", 4.0)
     without_ray(monkeypatch, Interrupted)
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 1000)
     asked = {"budget": "3h", "devices": 1, "scale": 0.002, "fix": "precision=fp32", "set": "batch_tokens=256"}
