@@ -89,15 +89,15 @@ class Sleepy:
         """
         world, since = self.world, self.world.now
         awake, late = since + seconds, list[tuple[Assignment, float | None]]()
+        self.slept += seconds > GRACE_SECONDS
         while busy and world.now < awake:
-            world.now += GRACE_SECONDS / 3
+            world.now += GRACE_SECONDS / 2
             self.pulse.beat()
         if busy and (sign := read_heartbeat(world.journal.folder, DRIVER)) is not None:
             since, awake = sign.at, world.now
         busy = {to.slot for _, _, to in world.events}
         idle = [row["slot"] for row in world.journal.rows("SELECT slot FROM slots WHERE closed IS NULL")]
         if awake - since > GRACE_SECONDS:
-            self.slept += 1
             self.gone |= {slot: since + GRACE_SECONDS for slot in idle if slot not in busy}
         for event in sorted(world.events):
             end, _, to = event
