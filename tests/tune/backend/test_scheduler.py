@@ -1,7 +1,12 @@
-"""Processes that nobody waits for are ended: of slots that were handed back, replaced ones, and those too late."""
+"""Processes that nobody waits for are ended: of slots that were handed back, replaced ones, and those too late.
 
+And where a process has a Ray, as these tests' has, no search begins.
+"""
+
+import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +19,13 @@ from model.training.checkpoint import model_resume_checkpoint
 from tests.tune.search.world import World
 from tune.backend.scheduler import NOT_STARTED, BudgetScheduler, SlotKeeper, TuneBridge
 from tune.backend.session import local_ray
+from tune.errors import UserError
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.runner import run_experiment
+from tune.experiments.scaling import SCALING
+from tune.settings import Settings
 from tune.store.heartbeat import GRACE_SECONDS
+from tune.study import run_study
 
 
 def begun(seconds: float) -> Any:
@@ -59,6 +70,20 @@ def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other(up: 
     ended, _ = ray.wait([waiting], timeout=600)
     assert ended == [waiting]
     assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
+
+
+def test_a_search_in_a_process_that_has_a_ray_is_refused_before_anything_is_written_and_leaves_that_as_it_is(
+    up: None, tmp_path: Path
+) -> None:
+    space: Any = {"width": [4, 8]}
+    asked = Settings(budget="1h", train=lambda config: None, space=space, metric="loss", out=tmp_path / "study")
+    experiment = ExperimentSettings(budget="1h", families="nanogpt", text_corpus="builtin", out=tmp_path / "experiment")
+    local = local_ray(cpus=1, gpus=0)
+    for begin in (partial(run_study, asked), partial(run_experiment, SCALING, experiment), local.__enter__):
+        with pytest.raises(UserError, match=r"^Ray: this process has one already[^\n]*ray\.shutdown\(\) first$"):
+            begin()
+    assert ray.is_initialized()
+    assert os.listdir(tmp_path) == []
 
 
 def late(world: World, live: dict[str, Any], name: str = "t001") -> SlotKeeper:

@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -19,12 +18,8 @@ from ray.tune.execution.class_cache import _ActorClassCache
 from tune.backend import session
 from tune.backend.session import local_ray
 from tune.errors import ROOT, UserError
-from tune.experiments.base import ExperimentSettings
-from tune.experiments.runner import run_experiment
-from tune.experiments.scaling import SCALING
 from tune.machine import READY
 from tune.settings import Settings
-from tune.study import run_study
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 
@@ -105,21 +100,6 @@ def test_a_trial_begins_in_a_worker_that_was_begun_beforehand_and_has_imported_w
     assert (found.slots, found.model) == (1, "cuda")
     assert {name: after.get(name) for name in before} == before
     assert not {"RAY_preload_python_modules", READY} & after.keys()
-
-
-def test_a_search_in_a_process_that_has_a_ray_is_refused_before_anything_is_written_and_leaves_that_as_it_is(
-    tmp_path: Path,
-) -> None:
-    space: Any = {"width": [4, 8]}
-    asked = Settings(budget="1h", train=lambda config: None, space=space, metric="loss", out=tmp_path / "study")
-    experiment = ExperimentSettings(budget="1h", families="nanogpt", text_corpus="builtin", out=tmp_path / "experiment")
-    local = local_ray(cpus=1, gpus=0)
-    with local_ray(cpus=1, gpus=0):
-        for begin in (partial(run_study, asked), partial(run_experiment, SCALING, experiment), local.__enter__):
-            with pytest.raises(UserError, match=r"^Ray: this process has one already[^\n]*ray\.shutdown\(\) first$"):
-                begin()
-        assert ray.is_initialized()
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_machine_on_which_ray_does_not_start_in_time_is_told_in_a_line() -> None:
