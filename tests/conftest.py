@@ -61,6 +61,12 @@ def few_steps() -> None:
     probe.LEAST_STEPS = probe.MEASURED_STEPS = 1
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_syncs() -> None:
+    """No test pulls the plug: most of the time of those with many checkpoints would go to waiting for the disk."""
+    os.fsync = lambda fd: None
+
+
 @pytest.fixture(autouse=True)
 def one_thread(few_steps: None) -> Iterator[None]:
     """Torch's, again after a test that gave it more: all later ones of its process would have them."""
