@@ -138,7 +138,7 @@ def test_however_little_of_the_cap_a_copy_leaves_what_may_have_run_since_is_with
     study: Path, place: Path, left: float
 ) -> None:
     """Copied so many seconds before the last leases end."""
-    world = world_in(study)
+    world = world_in(study, cap=300.0)
     while any(run.assignment.rung is not None for run in world.engine.running.values()) or not world.engine.running:
         world.run(1)
         while world.begin():
@@ -146,7 +146,7 @@ def test_however_little_of_the_cap_a_copy_leaves_what_may_have_run_since_is_with
     world.now = max(run.assignment.opened + run.assignment.seconds for run in world.engine.running.values()) - left
     Mirror(study, place, lambda: world.now).copy()
     restore_from_mirror(place.parent, lose(world))
-    assert world_in(study).spent <= CAP
+    assert world_in(study, cap=300.0).spent <= 300.0
 
 
 def test_what_the_copied_journal_names_is_in_the_copy_though_checkpoints_come_and_go(
