@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.forked import FORKING
+from tests.searches import comes
 from tests.tune.backend.worker import COUNTS, HEAD, Worker
 from tune.backend import loop_trial
 from tune.loop import output_of
@@ -18,10 +19,12 @@ from tune.store.heartbeat import process_start_ticks
 
 MARK = f"1{os.getpid():07d}.5"
 """Seconds of a sleep by which a process of this test's is known among all others of the machine."""
-CHILD = f"    subprocess.run([sys.executable, '-c', 'import time; time.sleep({MARK})']"
+BEGINS = f"([sys.executable, '-c', 'import time; time.sleep({MARK})']"
+CHILD = f"    subprocess.run{BEGINS}"
 TO_GROUP = "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    os.killpg(0, signal.SIGTERM)\n"
 HANGS = {
-    "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
+    "with the lock": "import ctypes, subprocess\n"
+    f"def train(config):\n    subprocess.Popen{BEGINS})\n    ctypes.PyDLL(None).sleep(10_000)\n",
     "with a child in its own session": f"import subprocess\ndef train(config):\n{CHILD}, start_new_session=True)\n",
     "after a signal to its group": f"import signal, subprocess\ndef train(config):\n{TO_GROUP}{CHILD})\n",
 }
@@ -29,16 +32,16 @@ HANGS = {
 
 @pytest.mark.parametrize("how", HANGS)
 def test_a_loop_that_never_reports_is_ended_at_its_lease_with_all_that_it_began(worker: Worker, how: str) -> None:
-    worker.trial.setup(worker.lease_of(seconds=2.0, steps=5), worker.place, worker.loop(HANGS[how]))
+    worker.trial.setup(worker.lease_of(seconds=600.0, steps=5), worker.place, worker.loop(HANGS[how]))
     assert worker.trial._process is not None
     process = worker.trial._process.pid
-    report = worker.ends()
+    children = marked(lambda: process_start_ticks(process) is not None)
+    report = worker.runs_out(600.0)
     assert report.ended == "lease" and report.valid is None and report.numbers == {} and report.steps == 0
     assert report.seconds["lost"] > 0, "it is charged for what it took"
     assert process_start_ticks(process) is None
-    for each in psutil.process_iter(["cmdline"]):
-        if MARK in " ".join(each.info["cmdline"] or ()):
-            each.wait(60.0)  # killed, if not gone at once
+    _, left = psutil.wait_procs(children, timeout=60.0)
+    assert not left
     file = worker.code / "mine.py"
     file.write_text(HEAD + COUNTS)
     assert worker.goes_on("t002", steps=3).steps == 3, "the worker serves again, with a new process"
@@ -59,11 +62,15 @@ def test_what_a_loop_began_ends_with_a_worker_that_ends_itself(worker: Worker, m
 
 def marked(lives: Callable[[], bool]) -> list[psutil.Process]:
     """The processes that a loop began, once it did."""
-    while True:
-        found = [each for each in psutil.process_iter(["cmdline"]) if MARK in " ".join(each.info["cmdline"] or ())]
-        if found:
-            return found
+    found: list[psutil.Process] = []
+
+    def begun() -> bool:
         assert lives()
+        found.extend(each for each in psutil.process_iter(["cmdline"]) if MARK in " ".join(each.info["cmdline"] or ()))
+        return bool(found)
+
+    assert comes(begun)
+    return found
 
 
 def work(folder: Path, source: str) -> None:

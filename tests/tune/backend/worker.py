@@ -1,6 +1,7 @@
 """The worker of a user's loop, without a Ray around it, and the leases that it is given."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.tune.backend.leases import place, told
+from tune.backend import loop_trial
 from tune.backend.loop_trial import LoopTrial
 from tune.load import Loop
 from tune.loop import output_of
@@ -34,7 +36,7 @@ class Worker:
     """A worker, and the leases that it is given."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.lease = folder / "study", 0
+        self.folder, self.lease, self.patch = folder / "study", 0, monkeypatch
         (self.folder / "heartbeats").mkdir(parents=True)
         self.code = folder / "code"
         self.code.mkdir()
@@ -74,6 +76,13 @@ class Worker:
             report = from_row(json.loads(self.trial.step()["report"]))
             if report.ended:
                 return report
+
+    def runs_out(self, seconds: float) -> Report:
+        """The last report of a lease of so many seconds, half a second before the end of which it is by now."""
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + seconds - 0.5)
+        with self.patch.context() as patch:
+            patch.setattr(loop_trial, "time", later)
+            return self.ends()
 
     @property
     def output(self) -> str:
