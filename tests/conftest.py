@@ -87,8 +87,16 @@ def small_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+def quick_timing(patch: pytest.MonkeyPatch) -> None:
+    """Kernels are timed in next to no time, whatever others do meanwhile, and without copies of arrays beside them."""
+    quick = {"VALUES": 5, "VALUE_SECONDS": 1e-5, "SETTLING_SECONDS": 0.0, "TRIES": 1}
+    for name, value in (quick | {"CORES_TAKEN": 1e9, "LARGEST_SPREAD": 1e9}).items():
+        patch.setattr(f"kernels.timing.{name}", value)
+    patch.setattr("kernels.benchmark.peak_contenders", lambda moved, places: {})
+
+
 WITH_RAY = (
-    {"test_search", "test_readme", "test_readme_kernels", "test_examples"},
+    {"test_search", "test_readme", "test_examples"},
     {"test_runner", "test_session", "test_scheduler", "test_own_search", "test_cluster"},
 )
 """Files whose tests start a Ray, which wait for long: two workers have them, and take about the same time. Of the first
@@ -111,7 +119,7 @@ SLOW = {
     *("test_loop_trial", "test_first_trial", "test_loop_report", "test_typed_space", "test_past_best", "test_slurm"),
     *("test_kernels_command", "test_loader", "test_machine_peaks", "test_cuda_graph", "test_worker_group"),
     *("test_killed_driver", "test_loop_processes", "test_loops", "test_winners", "test_time_budget", "test_cohort"),
-    *("test_measure", "test_trainable", "test_tokenizer", "test_cuda_cohort", "test_mirror"),
+    *("test_measure", "test_trainable", "test_tokenizer", "test_cuda_cohort", "test_mirror", "test_readme_kernels"),
     *("test_benchmark", "test_baselines", "test_cache", "test_export", "test_prospects", "test_base", "test_earlier"),
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""

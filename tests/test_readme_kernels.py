@@ -1,4 +1,4 @@
-"""The documents' commands for the kernels, beside the searches of the others: they take one core."""
+"""The documents' commands for the kernels."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernels.kernel import THREADS
+from tests.conftest import quick_timing
 from tests.readme import of, run_here
 from tune.store.journal import connect
 
@@ -24,13 +25,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("user")
 
 
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, without a Ray."""
+    up = SimpleNamespace(gpus=0, run=lambda function, *arguments, on_gpu, seconds: function(*arguments))
+    monkeypatch.setattr("tune.experiments.kernels.cluster", lambda: nullcontext(up))
+    quick_timing(monkeypatch)
+
+
 @pytest.mark.parametrize("command", sorted({*of("python kernels/run.py")} - {*BUDGETED}))
-def test_kernels_are_measured(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process: the study below has a Ray."""
-    here = SimpleNamespace(gpus=0, run=lambda function, *arguments, **_: function(*arguments))
-    monkeypatch.setattr("tune.experiments.kernels.cluster", lambda: nullcontext(here))
-    monkeypatch.setattr("kernels.timing.VALUE_SECONDS", 1e-4)
-    monkeypatch.setattr("kernels.timing.CORES_TAKEN", 1e9)
+def test_kernels_are_measured(command: str, folder: Path) -> None:
     asked = re.sub(r" --(kernels|sizes|implementations) \S+", "", command)
     said = run_here(f"{asked} {FEW}", folder)
     assert "grid_stride_sum" in said and "numpy" in said and "FAIL" not in said
@@ -39,12 +43,10 @@ def test_kernels_are_measured(command: str, folder: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("command", BUDGETED)
 def test_a_study_is_kept_and_drawn(command: str, folder: Path) -> None:
-    """Beside other work the rows may be unstable, and then there is nothing to draw."""
     assert "grid_stride_sum" in run_here(f"{command} {FEW}", folder, SMALL)
     rows = connect(folder / "runs" / "kernels").execute("SELECT * FROM kernels").fetchall()
     assert {row["implementation"] for row in rows} == {"python", "numpy"}
-    assert list(folder.glob("runs/kernels/tensorboard/*")) or any(row["unstable"] for row in rows)
-    if not all(row["unstable"] for row in rows):
-        (draw,) = of("python analysis/plot.py roofline")
-        assert "roofline.png" in run_here(draw, folder) and (folder / "roofline.png").exists()
-        assert "grid_stride_sum" in (folder / "roofline.csv").read_text()
+    assert list(folder.glob("runs/kernels/tensorboard/*"))
+    (draw,) = of("python analysis/plot.py roofline")
+    assert "roofline.png" in run_here(draw, folder) and (folder / "roofline.png").exists()
+    assert "grid_stride_sum" in (folder / "roofline.csv").read_text()

@@ -24,6 +24,7 @@ from kernels.kernel import (
 from kernels.settings import Settings
 from kernels.table import report
 from kernels.verify import relative_error
+from tests.conftest import quick_timing
 
 ADD, PI = KERNELS["vector_add"], KERNELS["monte_carlo_pi"]
 
@@ -40,10 +41,7 @@ def row_of(kernel: Kernel) -> benchmark.Row:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "VALUES", 3)
-    monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-5)
-    monkeypatch.setattr(timing, "TRIES", 1)
-    monkeypatch.setattr("kernels.benchmark.peak_contenders", lambda moved, places: {})
+    quick_timing(monkeypatch)
 
 
 def misses_the_last(a, b, out):
@@ -127,6 +125,7 @@ def test_why_a_row_is_unstable_is_told(quiet, wild, monkeypatch, capsys):
     def timed(calls):
         return {name: [1.0, 2.0, 3.0] if name == wild else once for name in calls}, quiet
 
+    monkeypatch.setattr(timing, "LARGEST_SPREAD", 0.1)
     monkeypatch.setattr(timing, "time_undisturbed", timed)
     row = row_of(with_one(ADD, np.add, end_to_end=lambda: bind_with_output(np.add)))
     report(Settings(), [[row]])

@@ -9,6 +9,7 @@ from kernels import table, timing
 from kernels.benchmark import KERNELS
 from kernels.settings import NAMES, SMALL, Settings
 from kernels.table import report
+from tests.conftest import quick_timing
 from tune.cli import main, parse
 from tune.errors import UserError
 from tune.experiments import kernels as tasks
@@ -60,7 +61,7 @@ def rows():
     flags = ["--kernels=scalar_add,grid_stride_sum", "--sizes=1000", "--implementations=python,numpy,c"]
     settings = parse(Settings, ["--local", *flags])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "VALUE_SECONDS", 1e-4)
+        quick_timing(patch)
         return settings, [tasks.rows_of(None, settings, name) for name in settings.kernels]
 
 

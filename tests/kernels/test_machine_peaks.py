@@ -11,12 +11,14 @@ from kernels.benchmark import ALL, GPU, KERNELS, ONE, TIMES_CACHES, measure_peak
 from kernels.kernel import THREADS, UnavailableError
 from kernels.settings import MEMORY_SHARE
 from model.cost import peak_flops
+from tests.conftest import quick_timing
 from tune.machine import cpu_name
 
 
 def test_copies_and_products_are_measured_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-4)
-    monkeypatch.setattr(timing, "CORES_TAKEN", 1e9)
+    copies = benchmark.peak_contenders
+    quick_timing(monkeypatch)
+    monkeypatch.setattr(benchmark, "peak_contenders", copies)
     monkeypatch.setattr(benchmark, "last_cache_bytes", lambda: 1 << 20)
     monkeypatch.setattr(torch_references, "PRODUCTS", 1)
     monkeypatch.setattr(peak_flops, "SIZES", {"cpu": 64, "cuda": 64})

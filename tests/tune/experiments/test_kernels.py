@@ -14,10 +14,11 @@ from typing import Any, cast
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from kernels import benchmark, timing
+from kernels import benchmark
 from kernels.benchmark import KERNELS
 from kernels.kernel import THREADS
 from kernels.settings import Settings
+from tests.conftest import quick_timing
 from tune.errors import UserError
 from tune.experiments import kernels as study_of_kernels
 from tune.experiments.kernels import (
@@ -59,9 +60,7 @@ class Virtual:
 def measured() -> Callable[[str], list[benchmark.Row]]:
     """Rows as they are, of few implementations and next to no time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "VALUE_SECONDS", 1e-5)
-        patch.setattr(timing, "LARGEST_SPREAD", 1e9)
-        patch.setattr(timing, "CORES_TAKEN", 1e9)
+        quick_timing(patch)
         found = {name: benchmark.measure(name, (100,), ("python", "numpy", "cuda", "cuda-shared"), 0) for name in NAMES}
     return lambda name: found[name]
 
