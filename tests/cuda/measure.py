@@ -394,7 +394,8 @@ def side_by_side(bench: Bench, count: int) -> float:
     try:
         while len(rates) < count:
             if time.monotonic() > ends or any(process.exitcode for process in running):
-                raise RuntimeError(f"{len(rates)} of {count} processes told how fast they were")
+                codes = ", ".join(str(process.exitcode) for process in running)
+                raise RuntimeError(f"{len(rates)} of {count} processes told how fast they were, exit codes {codes}")
             with suppress(queue.Empty):
                 rates.append(told.get(timeout=LOOK_SECONDS))
     finally:

@@ -1,10 +1,13 @@
 """The parts of `make gpu` go through on a CPU at tiny sizes: what is broken is not found out on a borrowed GPU."""
 
 import json
+import multiprocessing
 import subprocess
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import psutil
@@ -31,18 +34,25 @@ def test_a_part_writes_rows_as_results_have_them(
         assert set(row) == set(FIELDS) and row["claim"] != measure.FAILED, row
 
 
-def fails(*_: object) -> None:
-    raise RuntimeError("out of memory")
-
-
 def test_processes_side_by_side_of_which_one_fails_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    forking = multiprocessing.get_context("fork")
+    first = forking.Lock()
+
+    def fails(bench: measure.Bench, ready: Barrier, told: Any) -> None:
+        if first.acquire(block=False):
+            raise RuntimeError("out of memory")
+        ready.wait()
+
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: forking)
+    monkeypatch.setattr(measure, "TOGETHER_SECONDS", 1e6)
+    monkeypatch.setattr(measure, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(measure, "_steps", fails)
-    with pytest.raises(RuntimeError, match=r"^0 of 2 processes"):
+    with pytest.raises(RuntimeError, match=r"^0 of 2 processes .*, exit codes (1, None|None, 1)$"):
         measure.side_by_side(measure.DRY, 2)
 
 
 def test_a_command_that_takes_too_long_is_killed_with_all_below_it(tmp_path: Path) -> None:
-    below, seconds = tmp_path / "below", 0.25
+    below, seconds = tmp_path / "below", 0.03
     while not (below.exists() and below.read_text()):
         seconds *= 2  # on a busy machine
         with pytest.raises(subprocess.TimeoutExpired):
