@@ -104,7 +104,7 @@ some look at the same search.
 """
 FORKED = {
     *("test_ends", "test_registry", "test_sleep", "test_tensorboard", "test_training_memory", "test_loop_trial"),
-    *("test_ddp", "test_classifier", "test_killed_driver", "test_worker_group", "test_loop_processes"),
+    *("test_ddp", "test_classifier", "test_killed_driver", "test_worker_group", "test_loop_processes", "test_probe"),
 }
 """Files without Ray whose processes are forked (tests/forked.py): what these are forked from takes seconds to begin in
 each worker that has one.
