@@ -19,10 +19,12 @@ from kernels.benchmark import KERNELS
 from kernels.kernel import Implementation, Kernel
 
 PROGRAM = """
+import sys
 from unittest.mock import patch
 
 import numpy as np
 
+sys.setswitchinterval(1e-5)    # a block's threads wait for one another at each barrier
 from kernels import benchmark, cuda, cuda_rows, row_kernels, verify
 from kernels.benchmark import KERNELS
 
