@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from math import exp
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from analysis import style
-from analysis.page import BUDGET_PICTURES, FAMILY_PICTURES
 from analysis.plots import dimensions
 from analysis.study import Results, Study, open_studies, open_study
 from tune.cli import parse
@@ -41,9 +40,13 @@ def quick_pictures() -> Iterator[None]:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the law is of no picture: a page with the first two alone."""
-    monkeypatch.setattr("analysis.page.FAMILY_PICTURES", FAMILY_PICTURES[:1])
-    monkeypatch.setattr("analysis.page.BUDGET_PICTURES", BUDGET_PICTURES[:1])
+    """Where the law is of no picture: a page that says of one of the family and one of the budget why it has none."""
+
+    def draw(*_: object) -> NoReturn:
+        raise UserError("it is not drawn here")
+
+    monkeypatch.setattr("analysis.page.FAMILY_PICTURES", (draw,))
+    monkeypatch.setattr("analysis.page.BUDGET_PICTURES", (draw,))
 
 
 def do(kind: type[Flags], words: Sequence[str]) -> None:

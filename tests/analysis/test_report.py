@@ -250,9 +250,10 @@ def test_a_file_that_a_disk_does_not_take_leaves_nothing_behind(tmp_path: Path) 
 
 @pytest.mark.parametrize("link", ["report", "report/figures", "report/report.html", "report/figures/front-nanogpt.csv"])
 def test_nothing_is_written_through_a_link_in_a_strangers_study(
-    bare: None, young: Written, tmp_path: Path, link: str
+    bare: None, young: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str
 ) -> None:
     if "front" in link:
+        monkeypatch.setattr("analysis.page.FAMILY_PICTURES", FAMILY_PICTURES[:1])
         young.report("t1", 5.0)
     outside = tmp_path / "outside"
     if is_file := "." in link:
@@ -347,7 +348,7 @@ COLORS = """
 PICTURES = """
 [...document.images].map((each) => {
     const box = each.getBoundingClientRect();
-    return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height, scale: 1};
+    return [box.left + scrollX, box.top + scrollY, box.right + scrollX, box.bottom + scrollY];
 })
 """
 READABLE = 4.5
@@ -416,7 +417,7 @@ def test_trials_are_sorted_by_the_column_that_is_pressed(page: Page) -> None:
 
 
 def test_a_table_that_was_sorted_is_sorted_again_though_others_came(
-    bare: None, write: Callable[..., Written], tmp_path: Path
+    bare: None, write: Callable[..., Written], page: Page
 ) -> None:
     """On a page that is kept fresh: a further rung stands above."""
     study = write("watched")
@@ -428,7 +429,7 @@ def test_a_table_that_was_sorted_is_sorted_again_though_others_came(
         return f"file://{draw(None, open_study(study.folder), 1e6)}"
 
     heads = "[...document.querySelectorAll('#ranking ~ .wide th[data-name=parameters]')]"
-    with browser(tmp_path / "profile") as page:
+    with page.new_tab():
         page.open(completed(0))
         assert page.wait_for(f"{heads}.length == 1 && {heads}.every((each) => !each.firstChild.click())")
         page.open(completed(1))
@@ -465,9 +466,10 @@ def test_texts_and_pictures_read_in_the_scheme_that_is_asked_for(page: Page, sch
     assert min(contrast(*pair) for pair in colors) >= READABLE
     paper = ImageColor.getrgb(page.wait_for("getComputedStyle(document.body).backgroundColor"))[:3]
     assert (contrast(paper, (0, 0, 0)) < contrast(paper, (255, 255, 255))) == (scheme == "dark")
-    for clip in json.loads(page.wait_for(f"JSON.stringify({PICTURES})")):
-        taken = page.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
-        picture = Image.open(io.BytesIO(base64.b64decode(taken))).convert("RGB")
+    taken = page.call("Page.captureScreenshot", captureBeyondViewport=True, optimizeForSpeed=True)["data"]
+    whole = Image.open(io.BytesIO(base64.b64decode(taken))).convert("RGB")
+    for box in json.loads(page.wait_for(f"JSON.stringify({PICTURES})")):
+        picture = whole.crop(box)
         counted = sorted(picture.getcolors(picture.width * picture.height) or [])
         assert contrast(counted[-1][1], paper) < 1.1, "a picture's ground is the page's"
         assert max(contrast(color, paper) for _, color in counted) >= READABLE, "and its words stand out"

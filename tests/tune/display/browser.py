@@ -42,13 +42,28 @@ new Promise((done) => {
 
 
 class Page:
-    """One page of one browser."""
+    """The page that is open in a browser."""
 
     def __init__(self, orders: int, answers: int) -> None:
         self._orders, self._answers, self._rest, self._number = orders, answers, b"", 0
         self._session: str | None = None
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._open_tab()
+
+    def _open_tab(self) -> str:
+        self._session = None
+        target = str(self.call("Target.createTarget", url="about:blank")["targetId"])
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        return target
+
+    @contextmanager
+    def new_tab(self) -> Iterator[None]:
+        """Another page meanwhile, with a session of its own; then that of before, as it was."""
+        before, target = self._session, self._open_tab()
+        try:
+            yield
+        finally:
+            self._session = before
+            self.call("Target.closeTarget", targetId=target)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The result of one call of the protocol."""
