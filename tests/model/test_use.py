@@ -136,7 +136,8 @@ def test_translations_are_printed_before_all_lines_are_there(tmp_path, monkeypat
             printed.append(capsys.readouterr().out.count("\n"))
             yield "dog\n"
 
-    at_once = 1 if screen is Terminal else use.SENTENCES_AT_ONCE
+    monkeypatch.setattr(use, "SENTENCES_AT_ONCE", 4)
+    at_once = 1 if screen is Terminal else 4
     monkeypatch.setattr("sys.stdin", Lines())
     main(TranslateSettings, [str(exported(tmp_path, "translation", WORDS)), "--beam", "1"])
     assert printed == [at_once] and capsys.readouterr().out.count("\n") == 1
@@ -151,7 +152,7 @@ def test_sentences_that_are_named_are_translated_together_on_a_terminal_too(tmp_
 
 
 def test_of_a_sentence_longer_than_any_in_training_it_is_said_that_it_is(tmp_path, capsys):
-    made = [(" ".join(["dog"] * (1 + number % 90)), str(number)) for number in range(900)]
+    made = [(" ".join(["dog"] * (1 + number % 20)), str(number)) for number in range(900)]
     data = prepared_pairs(made, made[:1], made[:1])
     folder = exported(tmp_path, "translation", Tokenizer.from_json(data.tokenizer))
     (folder / "tokenizer.json").write_text(data.tokenizer)

@@ -101,6 +101,7 @@ def test_members_learn_what_each_learns_alone(small: Small, configs: list[Config
     assert_each_as_alone(configs, small[1], known)
 
 
+@pytest.mark.parametrize("small", ["nanogpt bf16"], indirect=True)
 def test_many_steps_at_once_are_those_taken_one_by_one(small: Small, configs: list[Config], known: Known) -> None:
     cohort = cohort_of(configs, small[1])
     at_once = cohort.take_steps([[factor(step)] * len(CHANGES) for step in range(STEPS)])
@@ -115,6 +116,7 @@ def test_each_has_its_dropout_from_where_its_own_text_is_no_longer_new(small: Sm
     assert_each_as_alone(configs, data, [alone(each, data) for each in configs])
 
 
+@TWO
 def test_who_leaves_goes_on_as_alone_and_so_do_those_that_stay(
     small: Small, configs: list[Config], known: Known
 ) -> None:
@@ -128,6 +130,7 @@ def test_who_leaves_goes_on_as_alone_and_so_do_those_that_stay(
     assert all(same(*both) for both in zip([left, *cohort.learners], (learner for _, learner in known), strict=True))
 
 
+@TWO
 def test_who_joins_late_from_a_checkpoint_of_another_cohort_goes_on_as_alone(
     small: Small, configs: list[Config], known: Known, tmp_path: Path
 ) -> None:
