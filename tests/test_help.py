@@ -23,35 +23,48 @@ HEAVY = {
 CALL = """
 import contextlib, io, json, runpy, sys
 
+path = [*sys.path]
+
 def ended(*words):
-    sys.argv, out, error = [sys.argv[0], *words], io.StringIO(), io.StringIO()
+    sys.argv, sys.path[:], out, error = [*words], path, io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
         except SystemExit as code:
             return code.code, out.getvalue(), error.getvalue()
 
-asked = json.loads(sys.argv.pop(1))
-sys.argv = sys.argv[1:]
-print(json.dumps([[ended(*words) for words in asked], sorted(sys.modules)]))
+answers = [ended(*words) for words in json.loads(sys.argv[1])]
+print(json.dumps([answers, sorted(sys.modules)]))
 """
 ELSEWHERE = "import errno, os, sys; del errno.EREMOTEIO, os.sched_getaffinity; sys.platform = 'darwin'"
 """Makes the present system one that lacks what only Linux has."""
 
 
-def told(entry: str, folder: Path, *asked: list[str], first: str = "") -> list[tuple[int, str, str]]:
-    """The code, what is printed and the error of each, where nothing heavy was loaded for them. first: code to run."""
-    words = [sys.executable, "-c", first + CALL, json.dumps(asked), entry]
+Answer = tuple[int, str, str]
+
+
+def told(folder: Path, *asked: list[str], first: str = "") -> list[Answer]:
+    """The code, what is printed and the error of each, an entry with its flags, where nothing heavy was loaded for
+    them. first: code to run."""
+    words = [sys.executable, "-c", first + CALL, json.dumps(asked)]
     said = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
     answers, loaded = json.loads(said.stdout)
-    assert "tune.cli" in loaded and HEAVY.isdisjoint(loaded)
+    assert "tune.cli" in loaded and HEAVY & {*loaded} == set()
     return answers
 
 
+@pytest.fixture(scope="module")
+def helped(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Answer, Answer]]:
+    """Of each entry: as it is typed in a folder, and what it says to --help and to a flag that there is not."""
+    folder = tmp_path_factory.mktemp("user")
+    typed = [os.path.relpath(repository / entry, folder) for entry in ENTRIES]
+    said = told(folder, *([entry, flag] for entry in typed for flag in ("--help", "--no-such-flag")))
+    return dict(zip(ENTRIES, zip(typed, said[::2], said[1::2], strict=True), strict=True))
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_help_and_a_wrong_flag(entry: str, repository: Path, tmp_path: Path) -> None:
-    typed = os.path.relpath(repository / entry, tmp_path)
-    (code, out, error), (wrong, said, line) = told(typed, tmp_path, ["--help"], ["--no-such-flag"])
+def test_help_and_a_wrong_flag(entry: str, helped: dict[str, tuple[str, Answer, Answer]]) -> None:
+    typed, (code, out, error), (wrong, said, line) = helped[entry]
     assert code == 0 and out.startswith(f"usage: python {typed}") and error == ""
     assert wrong == 2 and said == "" and line.count("\n") == 1
     if entry == "tune/run.py":
@@ -62,13 +75,13 @@ def test_help_and_a_wrong_flag(entry: str, repository: Path, tmp_path: Path) -> 
 
 
 def test_another_system_than_linux_gets_help_and_its_search_one_line(repository: Path, tmp_path: Path) -> None:
-    entries = {"tune/run.py": [["--budget", "60s"], ["--budget", "60s", "--plan"]], "analysis/rank.py": []}
-    for entry, asked in entries.items():
-        (code, out, _), *refused = told(str(repository / entry), tmp_path, ["--help"], *asked, first=ELSEWHERE)
-        assert code == 0 and out.startswith("usage: ")
-        for wrong, printed, line in refused:
-            assert (wrong, printed) == (2, "") and line.startswith("this system: 'darwin': a search needs Linux: ")
-            assert line.count("\n") == 1 and not list(tmp_path.iterdir())
+    search, rank = (str(repository / entry) for entry in ("tune/run.py", "analysis/rank.py"))
+    asked = [rank, "--help"], [search, "--help"], [search, "--budget", "60s"], [search, "--budget", "60s", "--plan"]
+    *helped, first, second = told(tmp_path, *asked, first=ELSEWHERE)
+    assert all(code == 0 and out.startswith("usage: ") for code, out, _ in helped)
+    for wrong, printed, line in (first, second):
+        assert (wrong, printed) == (2, "") and line.startswith("this system: 'darwin': a search needs Linux: ")
+        assert line.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
 def test_a_missing_file_and_a_study_that_is_over(repository: Path, tmp_path: Path) -> None:
@@ -80,11 +93,9 @@ def test_a_missing_file_and_a_study_that_is_over(repository: Path, tmp_path: Pat
         add_trial(journal)
         journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
         journal.write_facts(ended={"reason": "cap", "spent": 3598.04, "cap": 3600.0})
-    refused, over = told(
-        str(repository / "tune" / "run.py"), tmp_path,
-        ["--budget", "8h", "--address", "127.0.0.1:1", "--text-corpus", "/no", "--out", "new"],
-        ["--resume", str(study)],
-    )  # fmt: skip
+    search = str(repository / "tune" / "run.py")
+    asked = [search, "--budget", "8h", "--address", "127.0.0.1:1", "--text-corpus", "/no", "--out", "new"]
+    refused, over = told(tmp_path, asked, [search, "--resume", str(study)])
     why = "--text-corpus: '/no' cannot be read (No such file or directory): name a file\n"
     assert refused == [2, "", why] and not (tmp_path / "new").exists()
     assert over[0] == 0
