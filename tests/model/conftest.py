@@ -3,7 +3,8 @@
 import gc
 import itertools
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -140,34 +141,40 @@ def clock(warm: None, monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-def _run(
+Reports = Generator[Report, None, None]
+
+
+def _begin(
     config: Config,
     data: TextData | PairData,
     folder: Path,
-    clock: Script | None = None,
-    checkpoint: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    checkpoint: str | Path | None = None,
     evaluation_tokens: int = SUBSET,
+    stop: Callable[[], bool] = lambda: False,
     **asked: object,
-) -> list[Report]:
-    segment = Segment(**{"device_seconds": 1e6} | asked)
-    given = {"folder": folder, "checkpoint": checkpoint, "evaluation_tokens": evaluation_tokens}
-    return list(train(config, data, segment, **given, **({} if clock is None else {"clock": clock})))
+) -> Reports:
+    segment, known = Segment(**{"device_seconds": 1e6} | asked), Path(checkpoint) if checkpoint else None
+    given = {"folder": folder, "checkpoint": known, "evaluation_tokens": evaluation_tokens}
+    return train(config, data, segment, **given, clock=clock, stop=stop)
 
 
 @pytest.fixture
 def run(warm: None) -> Callable[..., list[Report]]:
-    """train() to its end: the arguments are _run's, the last ones Segment's."""
-    return _run
+    """train() to its end: the arguments are _begin's, the last ones Segment's."""
+    return lambda *given, **asked: list(_begin(*given, **asked))
 
 
 @pytest.fixture
-def life(small_text: Config, text_data: TextData, tmp_path: Path, clock: Script) -> Callable[..., list[Report]]:
-    """A segment of the small text model's life on the scripted clock, of what Segment takes."""
+def begin(small_text: Config, text_data: TextData, tmp_path: Path, clock: Script) -> Callable[..., Reports]:
+    """A segment of the small text model's life on the scripted clock, of what Segment takes, report by report."""
+    return lambda folder=tmp_path, **asked: _begin(small_text, text_data, folder, clock, **asked)
 
-    def live(*, checkpoint: str | Path | None = None, folder: Path = tmp_path, **asked: object) -> list[Report]:
-        return _run(small_text, text_data, folder, clock, Path(checkpoint) if checkpoint else None, **asked)
 
-    return live
+@pytest.fixture
+def life(begin: Callable[..., Reports]) -> Callable[..., list[Report]]:
+    """The same to its end."""
+    return lambda **asked: list(begin(**asked))
 
 
 def assert_parts_add_up(config: Config, data: Data, parts: int = 4) -> None:

@@ -67,7 +67,7 @@ def test_it_goes_on_bit_by_bit_and_training_does_not_notice(
 ) -> None:
     through = run(small_text, text_data, tmp_path / "a", steps=3 * EVERY)[-1]
     first = run(small_text, text_data, tmp_path / "b", steps=EVERY + 3)[-1]
-    resumed = run(small_text, text_data, tmp_path / "b", checkpoint=Path(str(first.checkpoint)), steps=3 * EVERY)[-1]
+    resumed = run(small_text, text_data, tmp_path / "b", checkpoint=first.checkpoint, steps=3 * EVERY)[-1]
     one, other = (checkpoints.with_prefix(kept(report).tensors, AVERAGE) for report in (through, resumed))
     assert one and one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     without = run(replace(small_text, average=0.0), text_data, tmp_path / "c", steps=3 * EVERY)[-1]

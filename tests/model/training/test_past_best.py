@@ -154,7 +154,7 @@ def test_a_text_that_is_not_seen_again_and_again_is_not_looked_at(watched: Watch
     """Whatever its loss does; nor is a segment that nobody asked to watch, also after one that was watched."""
     assert watched(watched=False, steps=150).steps == 150
     first = watched(steps=BEST)
-    last = watched(watched=False, steps=STEPS, checkpoint=Path(str(first.checkpoint)))
+    last = watched(watched=False, steps=STEPS, checkpoint=first.checkpoint)
     assert first.ended == last.ended == "rung" and last.steps == STEPS
     watched.data, watched.weights = text_data, {}
     assert len(text_data.train) * EPOCHS_AS_NEW > STEPS * watched.config.batch_tokens
@@ -175,7 +175,7 @@ def test_a_best_is_kept_over_the_end_of_a_lease(watched: Watched) -> None:
     watched.learns, half = True, STEPS // 2
     watched.loss = lambda step: (1.0 if step <= half else 2.0) + 1 / step
     first = watched(steps=half)
-    last = watched(checkpoint=Path(str(first.checkpoint)), final=True)
+    last = watched(checkpoint=first.checkpoint, final=True)
     assert last.steps > half and sums(kept(last)) == pytest.approx(sums(watched.weights[half]), abs=1e-6)
 
 

@@ -26,12 +26,11 @@ from model.training.time_budget import (
     TimeBudget,
     warm_up,
 )
-from model.training.train import train
-from tests.model.conftest import SUBSET, Script
+from tests.model.conftest import SUBSET, Reports, Script
 from tune import machine
 from tune.reports import Report
 
-Life = Callable[..., list[Report]]
+Begin, Life = Callable[..., Reports], Callable[..., list[Report]]
 
 
 @pytest.fixture(autouse=True)
@@ -181,16 +180,11 @@ def test_what_takes_long_each_time_has_that_time_on_a_shorter_lease(
     assert clock.now - opened <= 12.0 and last.steps > 60 and last.valid and last.checkpoint != first.checkpoint
 
 
-def test_what_a_lease_does_not_measure_is_known_from_the_latest_that_did(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, life: Life
-) -> None:
+def test_what_a_lease_does_not_measure_is_known_from_the_latest_that_did(clock: Script, life: Life) -> None:
     fast = life(steps=30)[-1]
     clock.batch = itertools.repeat(2.1)
-    first = Path(str(life(checkpoint=fast.checkpoint, device_seconds=200.0, steps=60)[-1].checkpoint))
-    *_, stopped = train(
-        small_text, text_data, Segment(device_seconds=200.0), folder=tmp_path, checkpoint=first,
-        evaluation_tokens=SUBSET, clock=clock, stop=iter([False, True]).__next__,
-    )  # fmt: skip
+    first = life(checkpoint=fast.checkpoint, device_seconds=200.0, steps=60)[-1]
+    stopped = life(checkpoint=first.checkpoint, device_seconds=200.0, stop=iter([False, True]).__next__)[-1]
     opened = clock.now
     last = life(checkpoint=stopped.checkpoint, device_seconds=12.0)[-1]
     assert stopped.steps == 61 and clock.now - opened <= 12.0 and last.steps > 61 and last.valid
@@ -230,18 +224,18 @@ def test_a_final_segment_claims_nothing_of_weights_that_it_could_not_save(clock:
 
 
 def test_a_rate_that_falls_never_rises_after_a_lease_on_which_a_step_was_held_up(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, monkeypatch: pytest.MonkeyPatch
+    clock: Script, life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates, step = list[float](), Learner.step
     monkeypatch.setattr(Learner, "step", lambda self, factor: rates.append(factor) or step(self, factor))
     clock.step = itertools.chain(itertools.repeat(0.1, 100), [5.0], itertools.repeat(0.1))
     written = None
     for seconds, until in ((70.0, 0.5), (30.0, -1.0)):
-        *_, last = train(
-            small_text, text_data, Segment(device_seconds=seconds, final=True), folder=tmp_path, checkpoint=written,
-            evaluation_tokens=SUBSET, clock=clock, stop=lambda least=until: len(rates) > 101 and rates[-1] < least,
+        reports = life(
+            checkpoint=written, device_seconds=seconds, final=True,
+            stop=lambda least=until: len(rates) > 101 and rates[-1] < least,
         )  # fmt: skip
-        written = Path(str(last.checkpoint))
+        written = reports[-1].checkpoint
     assert rates[101:] == sorted(rates[101:], reverse=True) and rates[-1] < 0.02
 
 
@@ -273,12 +267,9 @@ def test_pace_ignores_the_first_steps_and_later_noise() -> None:
     assert timer.steps_in(60.0) == 30 and timer.median() == 7.0
 
 
-def test_it_yields_about_once_a_second_and_what_the_consumer_takes_is_charged_too(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script
-) -> None:
+def test_it_yields_about_once_a_second_and_what_the_consumer_takes_is_charged_too(clock: Script, begin: Begin) -> None:
     opened, reports = clock.now, []
-    segment = Segment(device_seconds=60.0, steps=100)
-    for report in train(small_text, text_data, segment, folder=tmp_path, evaluation_tokens=SUBSET, clock=clock):
+    for report in begin(device_seconds=60.0, steps=100):
         reports.append(report)
         clock.now += 0.25 * (report.ended is None)
     assert sum(sum(report.seconds.values()) for report in reports) == pytest.approx(clock.now - opened)

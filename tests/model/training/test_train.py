@@ -18,13 +18,12 @@ from model.training import monitor
 from model.training import train as training
 from model.training.learner import Step
 from model.training.monitor import RecentSteps
-from model.training.time_budget import WARM, Segment
-from model.training.train import train
-from tests.model.conftest import SUBSET, Script
+from model.training.time_budget import WARM
+from tests.model.conftest import SUBSET, Reports, Script
 from tune.errors import UserError
 from tune.reports import Evaluation, Report
 
-Life = Callable[..., list[Report]]
+Begin, Life = Callable[..., Reports], Callable[..., list[Report]]
 pytestmark = pytest.mark.usefixtures("eager")
 
 
@@ -46,19 +45,18 @@ def test_resumed_equals_uninterrupted_bit_for_bit(
     through = run(config, data, tmp_path / "a", steps=12)[-1]
     first = run(config, data, tmp_path / "b", steps=5)[-1]
     torch.manual_seed(99)
-    resumed = run(config, data, tmp_path / "b", checkpoint=Path(str(first.checkpoint)), steps=12)[-1]
+    resumed = run(config, data, tmp_path / "b", checkpoint=first.checkpoint, steps=12)[-1]
     assert same_weights(through, resumed)
     assert (through.steps, through.tokens, through.valid.loss) == (resumed.steps, resumed.tokens, resumed.valid.loss)
     assert through.ended == resumed.ended == "rung" and not through.whole
 
 
 def test_resumed_in_the_middle_of_its_decay_equals_uninterrupted(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, life: Life
+    tmp_path: Path, clock: Script, begin: Begin, life: Life
 ) -> None:
     through = life(folder=tmp_path / "a", steps=20, final=True)[-1]
     clock.step = itertools.chain(itertools.repeat(0.1, 14), itertools.repeat(3.0, 4), itertools.repeat(0.1))
-    segment = Segment(device_seconds=1e6, steps=20, final=True)
-    going = train(small_text, text_data, segment, folder=tmp_path / "b", evaluation_tokens=SUBSET, clock=clock)
+    going = begin(folder=tmp_path / "b", steps=20, final=True)
     clock.now += training.CHECKPOINT_SECONDS - 5
     for report in going:
         if report.steps >= 17:
@@ -119,15 +117,10 @@ def test_a_look_gives_the_mean_of_the_losses_since_the_last_one_and_their_speed(
     assert recent.train_loss == 1.0 and recent.first_loss == 4.0
 
 
-def test_closing_early_leaves_only_whole_checkpoints(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, life: Life
-) -> None:
+def test_closing_early_leaves_only_whole_checkpoints(tmp_path: Path, clock: Script, begin: Begin, life: Life) -> None:
     clock.learns = False
     first = Path(str(life(steps=10)[-1].checkpoint))
-    going = train(
-        small_text, text_data, Segment(device_seconds=1e6), folder=tmp_path, checkpoint=first, evaluation_tokens=SUBSET,
-        clock=clock,
-    )  # fmt: skip
+    going = begin(checkpoint=first)
     next(going)
     going.close()
     assert [*tmp_path.iterdir()] == [first] and checkpoints.latest(tmp_path) == first
@@ -138,7 +131,7 @@ def test_a_damaged_checkpoint_falls_back_and_one_of_another_config_is_refused(
 ) -> None:
     first = life(steps=4)[-1]
     with pytest.raises(ValueError, match="another configuration"):
-        run(replace(small_text, layers=3), text_data, tmp_path, checkpoint=Path(str(first.checkpoint)), steps=8)
+        run(replace(small_text, layers=3), text_data, tmp_path, checkpoint=first.checkpoint, steps=8)
     second = life(checkpoint=first.checkpoint, steps=8)[-1]
     damaged = Path(str(second.checkpoint))
     (damaged / checkpoints.WEIGHTS).write_bytes(b"cut off")
@@ -162,7 +155,7 @@ def test_a_checkpoint_of_a_version_whose_configs_had_fewer_fields_is_gone_on_fro
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "save", of_before)
-        first = Path(str(run(config, text_data, tmp_path, steps=1)[-1].checkpoint))
+        first = run(config, text_data, tmp_path, steps=1)[-1].checkpoint
     assert run(config, text_data, tmp_path, checkpoint=first, steps=2)[-1].steps == 2
     with pytest.raises(UserError, match="holds another configuration"):
         run(replace(config, scaling_rules=False), text_data, tmp_path, checkpoint=first, steps=2)
@@ -199,13 +192,7 @@ def test_it_learns(family: str, precision: str, small: dict[str, tuple], tmp_pat
 
 
 @pytest.mark.parametrize("steps", [2, WARM + 1])
-def test_told_to_stop_it_leaves_a_checkpoint_and_tells_no_step_time_of_its_first_few(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, steps: int
-) -> None:
-    answers = iter([*(False for _ in range(steps)), True])
-    *_, last = train(
-        small_text, text_data, Segment(device_seconds=1e6, steps=1000), folder=tmp_path, evaluation_tokens=SUBSET,
-        clock=clock, stop=lambda: next(answers),
-    )  # fmt: skip
+def test_told_to_stop_it_leaves_a_checkpoint_and_tells_no_step_time_of_its_first_few(life: Life, steps: int) -> None:
+    last = life(steps=1000, stop=iter([*(False for _ in range(steps)), True]).__next__)[-1]
     assert last.ended == "stopped" and last.steps == steps and (last.step_seconds is None) == (steps < WARM)
     assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == last.steps

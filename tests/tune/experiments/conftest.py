@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from model.training.checkpoint import model_resume_checkpoint
-from tests.model.conftest import clock, eager, life, pair_data, run, small, small_pairs, small_text, text_data, warm
+from tests.model.conftest import clock, eager, pair_data, run, small, small_pairs, small_text, text_data, warm
 from tune.assembly import make_engine, make_trial_environment
 from tune.display.tensorboard import TensorBoard
 from tune.experiments.base import Experiment, Row
@@ -19,7 +19,7 @@ from tune.store.journal import Journal
 from tune.store.queries import ENDED_TRIALS_QUERY
 from tune.study import conclude
 
-__all__ = ["clock", "eager", "life", "pair_data", "run", "small", "small_pairs", "small_text", "text_data", "warm"]
+__all__ = ["clock", "eager", "pair_data", "run", "small", "small_pairs", "small_text", "text_data", "warm"]
 
 
 @pytest.fixture
