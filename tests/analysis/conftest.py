@@ -17,6 +17,7 @@ from analysis.study import Results, Study, open_studies, open_study
 from tune.cli import parse
 from tune.errors import UserError
 from tune.flags import Flags
+from tune.own_space import LOOP
 from tune.store.journal import Journal
 
 FACTS: dict[str, Any] = {
@@ -168,6 +169,18 @@ def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]], *
                 study.report(trial, exp(valid), rung=None, **told)
     study.journal.close()
     return open_study(folder)
+
+
+def study_of_loop(folder: Path, asked: str, name: str, values: list[float], **settings: str) -> Written:
+    """Of one trial for each of these values of what is asked for."""
+    study = Written(folder, families={LOOP: 1.0}, corpora={}, settings={asked: name, "train": "x.py", **settings})
+    for number, value in enumerate(values):
+        study.trial(f"t{number}", family=LOOP, parameters=0, place=number, created=number)
+        columns = {"numbers": json.dumps({name: value, "loss": number}), "steps": 1 + number, "training_seconds": 1.0}
+        study.report(f"t{number}", None, valid_loss=-value if asked == "maximize" else value, **columns)
+        study.charge("steps", 1000.0, trial=f"t{number}")
+    study.journal.close()
+    return study
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from analysis.settings import (
     SpendSettings,
 )
 from model.settings import TranslateSettings
-from tests.analysis.conftest import Printed, Written, do, one_line
-from tests.analysis.test_loop_report import written
+from tests.analysis.conftest import Printed, Written, do, one_line, study_of_loop
 from tune.errors import UserError
 from tune.flags import Flags
 
@@ -120,7 +119,7 @@ def test_selected_rows_keep_their_places(six: Written, printed: Printed) -> None
 
 @pytest.mark.parametrize("value", [1.5e-15, 1.2345678901234567e-10, 1 / 3, sys.float_info.max])
 def test_a_number_in_json_is_the_one_that_was_reported(tmp_path: Path, printed: Printed, value: float) -> None:
-    study = written(tmp_path / "loop", "maximize", "accuracy", [value])
+    study = study_of_loop(tmp_path / "loop", "maximize", "accuracy", [value])
     (row,) = json.loads(printed(RankSettings, study.folder, "--json"))
     assert row["best_accuracy"] == value
 

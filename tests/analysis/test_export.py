@@ -21,8 +21,7 @@ from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
 from model.inference import write_upstream
 from model.training import checkpoint as checkpoints
-from tests.analysis.conftest import Printed, Written, do, one_line, results_of, search
-from tests.analysis.test_loop_report import written
+from tests.analysis.conftest import Printed, Written, do, one_line, results_of, search, study_of_loop
 from tests.conftest import small_files
 from tune.errors import UserError
 from tune.own_space import LOOP
@@ -67,7 +66,7 @@ def test_each_family_is_a_study_of_its_own(write: Callable[..., Written], tmp_pa
 
 @pytest.mark.parametrize(("asked", "best"), [("maximize", "t2"), ("metric", "t0")])
 def test_of_a_users_loop_it_is_the_metric_and_the_best_is_the_rankings(tmp_path: Path, asked: str, best: str) -> None:
-    study, file = written(tmp_path / "loop", asked, "accuracy", [0.5, 0.7, 0.9]), tmp_path / "new.db"
+    study, file = study_of_loop(tmp_path / "loop", asked, "accuracy", [0.5, 0.7, 0.9]), tmp_path / "new.db"
     do(ExportSettings, [str(study.folder), "--optuna", str(file)])
     found = loaded(file, f"loop {LOOP}")
     assert found.direction.name == asked.upper().replace("METRIC", "MINIMIZE")

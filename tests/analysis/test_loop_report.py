@@ -21,7 +21,7 @@ from analysis.ranking import ranking, show, winner
 from analysis.settings import PlotSettings, RankSettings, ReportSettings
 from analysis.study import Results, open_study
 from analysis.style import Picture
-from tests.analysis.conftest import Printed, Written, do, one_line, results_of
+from tests.analysis.conftest import Printed, Written, do, one_line, results_of, study_of_loop
 from tests.tune.search.loops import Loops
 from tune.own_space import LOOP, choice, floats, integers
 from tune.ranking import RESERVED_NAMES
@@ -115,22 +115,10 @@ def test_high_is_up_and_nothing_that_was_reported_is_cut_off(pictures: dict[str,
     assert low < data.min() and data.max() < high
 
 
-def written(folder: Path, asked: str, name: str, values: list[float], **settings: str) -> Written:
-    """A loop's study of one trial for each of these values."""
-    study = Written(folder, families={LOOP: 1.0}, corpora={}, settings={asked: name, "train": "x.py", **settings})
-    for number, value in enumerate(values):
-        study.trial(f"t{number}", family=LOOP, parameters=0, place=number, created=number)
-        columns = {"numbers": json.dumps({name: value, "loss": number}), "steps": 1 + number, "training_seconds": 1.0}
-        study.report(f"t{number}", None, valid_loss=-value if asked == "maximize" else value, **columns)
-        study.charge("steps", 1000.0, trial=f"t{number}")
-    study.journal.close()
-    return study
-
-
 @pytest.mark.parametrize(("asked", "sign"), [("maximize", 1), ("metric", -1)])
 def test_of_outliers_the_good_one_is_seen(tmp_path: Path, asked: str, sign: int) -> None:
     values = [sign * value for value in (*range(40), 1000.0, -1000.0)]
-    study = written(tmp_path / "runs" / "study", asked, "x", values)
+    study = study_of_loop(tmp_path / "runs" / "study", asked, "x", values)
     low, high = effects(results_of(study), LOOP).figure.axes[0].get_ylim()
     assert low < sign * 1000 < high and not low < -sign * 1000 < high
 
@@ -286,7 +274,7 @@ def test_any_number_under_any_name_is_drawn(tmp_path: Path) -> None:
     """Of a stranger's study too, whose space may be anything."""
     largest = sys.float_info.max
     name, values = "../<i>$\\frac$\x1b[31m", [*4 * [-3.0], *5 * [1e300], largest, -largest]
-    study = written(tmp_path / "runs" / "study", "maximize", name, values, space='{"rate": 1}')
+    study = study_of_loop(tmp_path / "runs" / "study", "maximize", name, values, space='{"rate": 1}')
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         do(ReportSettings, [str(study.folder)])
