@@ -22,7 +22,7 @@ from model.training.memory import MemoryLimit
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.cuda.fake_cuda import CUDA, Misplaced, Seen, fake_cuda
-from tests.model.conftest import prepared_pairs
+from tests.model.conftest import losses_of, prepared_pairs
 
 FAMILIES = ("nanogpt", "translation")
 LAYERS = 4
@@ -94,13 +94,9 @@ def test_a_model_with_no_layer_of_ours_computes_there_in_fp32_as_on_a_cpu() -> N
 def test_it_learns_there_what_it_learns_on_a_cpu(family: str, data: dict[str, Data]) -> None:
     asked = config(family, dropout=0.0, precision="fp32", optimizer="adamw")
 
-    def losses(device: torch.device) -> list[float]:
-        made = Learner(asked, data[family], device)
-        return [made.step(1.0).loss.item() for _ in range(4)]
-
-    host = losses(torch.device("cpu"))
+    host = losses_of(Learner(asked, data[family], torch.device("cpu")), 4)
     with fake_cuda():
-        there = losses(CUDA)
+        there = losses_of(Learner(asked, data[family], CUDA), 4)
     assert there == pytest.approx(host, rel=1e-3) and host[-1] != pytest.approx(host[0], rel=1e-3)
 
 
@@ -113,7 +109,7 @@ def test_weights_cast_at_once_give_the_bits_of_weights_cast_one_by_one(
         monkeypatch.setattr("torch.distributed.is_initialized", lambda several=several_processes: several)
         with fake_cuda() as seen:
             made = learner(family, data, dropout=0.1)
-            losses.append([made.step(1.0).loss.item() for _ in range(3)])
+            losses.append(losses_of(made))
             launches.append(seen.launches.total())
     assert losses[0] == losses[1] and launches[0] < launches[1]
 
@@ -126,7 +122,7 @@ def test_a_dry_step_changes_nothing(family: str, precision: str, data: dict[str,
             made = Learner(config(family, precision=precision), data[family], CUDA)
             if dry:
                 made.dry_step()
-            losses.append([made.step(1.0).loss.item() for _ in range(3)])
+            losses.append(losses_of(made))
     assert losses[0] == losses[1]
 
 

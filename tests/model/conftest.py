@@ -177,6 +177,16 @@ def life(begin: Callable[..., Reports]) -> Callable[..., list[Report]]:
     return lambda **asked: list(begin(**asked))
 
 
+def losses_of(learner: Learner, steps: int = 3) -> list[float]:
+    """Of its next steps."""
+    return [learner.step(1.0).loss.item() for _ in range(steps)]
+
+
+def same_weights(one: Report, other: Report) -> bool:
+    left, right = (checkpoints.load_file(Path(str(each.checkpoint)) / checkpoints.WEIGHTS) for each in (one, other))
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
 def assert_parts_add_up(config: Config, data: Data, parts: int = 4) -> None:
     """The gradients of a batch that is taken in parts are those of the whole."""
     whole, added = (gradients(Learner(config, data, torch.device("cpu"), micro_batches=each)) for each in (1, parts))

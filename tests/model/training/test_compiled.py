@@ -17,6 +17,7 @@ from model.config import Config
 from model.data.dataset import PairData, TextData
 from model.nn.attention import _pool
 from model.training.learner import Learner
+from tests.model.conftest import losses_of
 
 HEADERS = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h")
 pytestmark = pytest.mark.skipif(
@@ -37,7 +38,7 @@ def test_a_compiled_step_learns_what_an_eager_one_does_and_leaves_the_dropout_ma
     with torch._inductor.config.patch({"cpp.simdlen": 1, "cpp.vec_isa_ok": True}):
         for losses, each in ((expected, eager), (found, learner)):
             torch.manual_seed(0)
-            losses += [each.step(1.0).loss.item() for _ in range(3)]
+            losses += losses_of(each)
     assert learner._loss != learner._loss_of, "it fell back to eager"
     assert found == pytest.approx(expected, rel=1e-4)
     assert torch.equal(_pool(0.1, torch.float32), before)
@@ -107,7 +108,7 @@ def test_a_compiled_translator_and_a_gpt_that_recomputes_learn_what_eager_ones_d
         expected, found = [], []
         for losses, learner in ((expected, eager), (found, compiled)):
             torch.manual_seed(0)
-            losses += [learner.step(1.0).loss.item() for _ in range(4)]
+            losses += losses_of(learner, 4)
         assert compiled._loss != compiled._loss_of, "it fell back to eager"
         assert found == pytest.approx(expected, rel=1e-3) and found[-1] < found[0], "rounded otherwise, and no more"
 

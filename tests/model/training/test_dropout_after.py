@@ -11,7 +11,7 @@ from model.config import Config
 from model.data.dataset import TextData
 from model.training import train as training
 from model.training.learner import Learner
-from tests.model.conftest import Script
+from tests.model.conftest import Script, losses_of
 from tune.reports import Report
 
 CPU = torch.device("cpu")
@@ -25,14 +25,10 @@ def late(small_text: Config, text_data: TextData) -> Config:
     return replace(small_text, dropout=0.5, dropout_after=times)
 
 
-def losses(config: Config, data: TextData) -> list[float]:
-    learner = Learner(config, data, CPU)
-    return [learner.step(1.0).loss.item() for _ in range(STEPS)]
-
-
 def test_until_then_it_learns_as_without_and_from_then_on_not(late: Config, text_data: TextData) -> None:
     found, without, with_it = (
-        losses(each, text_data) for each in (late, replace(late, dropout=0.0), replace(late, dropout_after=0))
+        losses_of(Learner(each, text_data, CPU), STEPS)
+        for each in (late, replace(late, dropout=0.0), replace(late, dropout_after=0))
     )
     assert found[:BEGINS] == without[:BEGINS]
     assert all(one != other for one, other in zip(found[BEGINS:], without[BEGINS:], strict=True))

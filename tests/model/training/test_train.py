@@ -19,17 +19,12 @@ from model.training import train as training
 from model.training.learner import Step
 from model.training.monitor import RecentSteps
 from model.training.time_budget import WARM
-from tests.model.conftest import SUBSET, Reports, Script
+from tests.model.conftest import SUBSET, Reports, Script, same_weights
 from tune.errors import UserError
 from tune.reports import Evaluation, Report
 
 Begin, Life = Callable[..., Reports], Callable[..., list[Report]]
 pytestmark = pytest.mark.usefixtures("eager")
-
-
-def same_weights(one: Report, other: Report) -> bool:
-    left, right = (checkpoints.load_file(Path(str(each.checkpoint)) / checkpoints.WEIGHTS) for each in (one, other))
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from model.training import monitor
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, ran_out
 from tests.forked import FORKING
-from tests.model.conftest import Script, assert_parts_add_up, prepared
+from tests.model.conftest import Script, assert_parts_add_up, losses_of, prepared, same_weights
 from tune.reports import Report
 from tune.search.memory_model import ESTIMATE_FACTOR, first_overhead
 
@@ -93,10 +93,6 @@ def text(small: dict[str, tuple]) -> tuple[Config, Any]:
     return replace(config, dropout=0.0), data
 
 
-def steps(learner: Learner, count: int = 3) -> list[float]:
-    return [learner.step(1.0).loss.item() for _ in range(count)]
-
-
 @pytest.mark.parametrize("family", ["text", "pairs"])
 @pytest.mark.parametrize("micro_batches", [3, 64])
 def test_parts_of_a_batch_make_the_step_of_the_whole(family: str, small: dict[str, tuple], micro_batches: int) -> None:
@@ -114,7 +110,7 @@ def test_a_part_without_targets_leaves_the_loss_that_of_the_whole(text: tuple[Co
     given = replace(batch, targets=targets, tokens=int((targets != IGNORED).sum()))
     for learner in (whole, cut):
         learner.batches = iter([given])  # type: ignore[assignment]
-    assert steps(cut, 1) == pytest.approx(steps(whole, 1))
+    assert losses_of(cut, 1) == pytest.approx(losses_of(whole, 1))
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> list[int]:
@@ -135,13 +131,13 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> list[int
 def test_a_batch_that_does_not_fit_is_halved_until_it_does(
     text: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = steps(Learner(*text, CPU))
+    expected = losses_of(Learner(*text, CPU))
     tried = short_of_memory(monkeypatch, most_rows=2)
     learner = Learner(*text, CPU)
     learner.dry_step()
     in_dry_step = len(tried)
     assert learner.is_out_of_memory and learner.micro_batches > 1
-    assert steps(learner) == pytest.approx(expected, rel=1e-5)
+    assert losses_of(learner) == pytest.approx(expected, rel=1e-5)
     assert max(tried[-3:]) <= 2 and len([rows for rows in tried[in_dry_step:] if rows > 2]) <= 1
 
 
@@ -150,7 +146,7 @@ def test_what_does_not_fit_in_the_smallest_parts_is_an_error_and_other_errors_ar
 ) -> None:
     tried = short_of_memory(monkeypatch, most_rows=0)
     with pytest.raises(MemoryError):
-        steps(Learner(*text, CPU))
+        losses_of(Learner(*text, CPU))
     assert tried[-1] == 1
     tried.clear()
 
@@ -160,15 +156,14 @@ def test_what_does_not_fit_in_the_smallest_parts_is_an_error_and_other_errors_ar
 
     monkeypatch.setattr(Learner, "_backward", fails)
     with pytest.raises(RuntimeError, match="shapes differ"):
-        steps(Learner(*text, CPU))
+        losses_of(Learner(*text, CPU))
     assert len(tried) == 1
 
 
 def test_a_dry_step_changes_nothing(small_pairs: Config, pair_data: PairData, tmp_path: Path, run: Run) -> None:
     plain = run(small_pairs, pair_data, tmp_path / "a", steps=3)[-1]
     dry = run(small_pairs, pair_data, tmp_path / "b", steps=3, dry_step=True)[-1]
-    left, right = (checkpoints.load_file(Path(str(last.checkpoint)) / checkpoints.WEIGHTS) for last in (plain, dry))
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert same_weights(plain, dry)
     assert not dry.ran_out and dry.micro_batches == 1
 
 
