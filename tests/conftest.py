@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,11 +88,30 @@ def small_files() -> Iterator[None]:
 
 
 def quick_timing(patch: pytest.MonkeyPatch) -> None:
-    """Kernels are timed in next to no time, whatever others do meanwhile, and without copies of arrays beside them."""
+    """Kernels are timed in next to no time, whatever others do meanwhile, and beside them one copy that nothing has to
+    compile."""
     quick = {"VALUES": 5, "VALUE_SECONDS": 1e-5, "SETTLING_SECONDS": 0.0, "TRIES": 1}
     for name, value in (quick | {"CORES_TAKEN": 1e9, "LARGEST_SPREAD": 1e9}).items():
         patch.setattr(f"kernels.timing.{name}", value)
-    patch.setattr("kernels.benchmark.peak_contenders", lambda moved, places: {})
+
+    def peaks(moved: int, places: Iterable[str]) -> dict[str, Any]:
+        import numpy as np
+
+        from kernels.benchmark import MARK, PAIR
+        from kernels.kernel import Call
+
+        numbers = np.ones(max(1, moved // PAIR))
+        return {f"{MARK}{place} plain": Call(function=numbers.copy, arguments=(), read=bool) for place in places}
+
+    patch.setattr("kernels.benchmark.peak_contenders", peaks)
+
+
+def know_step_speed(patch: pytest.MonkeyPatch) -> None:
+    """Experiments are priced without a step."""
+    from tune.experiments.prices import StepSpeed
+
+    known = StepSpeed(once=0.01, layer=0.005, flops=1e11, spread=0.0)
+    patch.setattr("tune.experiments.prices.measure_step_speed", lambda *_: known)
 
 
 WITH_RAY = (
@@ -104,7 +123,7 @@ some look at the same search.
 """
 FORKED = {
     *("test_ends", "test_registry", "test_sleep", "test_tensorboard", "test_training_memory", "test_loop_trial"),
-    *("test_ddp", "test_classifier", "test_killed_driver", "test_worker_group", "test_loop_processes", "test_probe"),
+    *("test_ddp", "test_classifier", "test_killed_driver", "test_worker_group", "test_loop_processes"),
 }
 """Files without Ray whose processes are forked (tests/forked.py): what these are forked from takes seconds to begin in
 each worker that has one.

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import know_step_speed
 from tests.readme import REPOSITORY, commands, of, run_here, words_of
 from tests.searches import Searched
 from tune.cli import main
-from tune.experiments.prices import StepSpeed
 from tune.settings import Settings
 
 WINNER = "python examples/use_winner.py"
@@ -53,8 +53,7 @@ def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """On little text, of few draws and in coarse pictures, and nothing of this machine is measured."""
     monkeypatch.setattr("tune.dry_run.step_seconds", lambda *_, **__: [0.1])
     monkeypatch.setattr("tune.search_context.step_seconds", lambda *_, **__: [0.1])
-    known = StepSpeed(once=0.01, layer=0.005, flops=1e11, spread=0.0)
-    monkeypatch.setattr("tune.experiments.prices.measure_step_speed", lambda *_: known)
+    know_step_speed(monkeypatch)
     monkeypatch.setattr("tune.search.suggest.DRAWS", 100)
     monkeypatch.setattr("tune.search.suggest.FAVOURED", 20)
     monkeypatch.setattr("model.data.toy_corpus.PAIRS", PAIRS)

@@ -128,7 +128,7 @@ class CohortDropout:
 
 def _dropout_mask(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Tensor:
     """Return a mask like x, read from the resident one; a large mask is joined from pieces, each at a random offset."""
-    pool, wanted = _pool(rate, x.dtype), x.numel()
+    pool, wanted = _pool(rate, x.dtype, MASK_POOL_ELEMENTS), x.numel()
     piece = wanted if wanted <= MASK_POOL_ELEMENTS // 2 else MASK_POOL_ELEMENTS // 4
     count = -(-wanted // piece)
     offsets = (
@@ -140,8 +140,8 @@ def _dropout_mask(x: Tensor, rate: float, generator: torch.Generator | None = No
 
 
 @functools.lru_cache(maxsize=8)
-def _pool(rate: float, dtype: torch.dtype) -> Tensor:
-    kept = torch.rand(MASK_POOL_ELEMENTS, generator=torch.Generator().manual_seed(0)) >= rate
+def _pool(rate: float, dtype: torch.dtype, elements: int) -> Tensor:
+    kept = torch.rand(elements, generator=torch.Generator().manual_seed(0)) >= rate
     return (kept / kept.float().mean()).to(dtype)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import pickle
 import subprocess
 from contextlib import suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ def test_a_part_writes_rows_as_results_have_them(
 
 
 def test_processes_side_by_side_of_which_one_fails_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pickle.loads(pickle.dumps(measure.DRY))  # as it travels to a process that is spawned
     forking = multiprocessing.get_context("fork")
     first = forking.Lock()
 
@@ -52,7 +54,7 @@ def test_processes_side_by_side_of_which_one_fails_are_not_waited_for(monkeypatc
 
 
 def test_a_command_that_takes_too_long_is_killed_with_all_below_it(tmp_path: Path) -> None:
-    below, seconds = tmp_path / "below", 0.03
+    below, seconds = tmp_path / "below", 0.25
     while not (below.exists() and below.read_text()):
         seconds *= 2  # on a busy machine
         with pytest.raises(subprocess.TimeoutExpired):

@@ -70,7 +70,8 @@ def test_json_is_a_list_of_rows_with_ratios(rows, capsys):
     assert report(parse(Settings, ["--json"]), measured) == 0
     found = {(row["kernel"], row["implementation"]): row for row in json.loads(capsys.readouterr().out)}
     row = found["grid_stride_sum", "numpy"]
-    assert row["median_seconds"] > 0 and row["size"] == 1000 and len(row["values_seconds"]) >= timing.FEWER_VALUES
+    assert row["share_of_peak"] > 0 and row["median_seconds"] > 0
+    assert row["size"] == 1000 and len(row["values_seconds"]) >= timing.FEWER_VALUES
     assert row["correct"] == "exact" or row["correct"] < 1e-12
     ratio, low, high = row["ratios"]["python"]
     assert low <= ratio <= high

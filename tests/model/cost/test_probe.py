@@ -14,7 +14,6 @@ import torch
 from model.config import Config
 from model.cost import probe as fitting
 from model.cost.probe import FITS, KILLED, RAN_OUT, TOO_LATE, Probe, try_batch
-from tests.forked import FORKING
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
 
@@ -32,8 +31,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
 
 
-def test_a_batch_that_fits_tells_its_epoch_and_its_memory(text_data, monkeypatch):
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKING)
+def test_a_batch_that_fits_tells_its_epoch_and_its_memory(text_data):
     found = try_batch(order(32, share=0.5), text_data)
     assert found["ended"] == FITS and found["share"] == pytest.approx(0.5, abs=0.05)
     assert 0 < found["tensor_bytes"] < found["memory_bytes"] < 300_000_000

@@ -15,7 +15,7 @@ import torch
 
 from model.config import Config
 from model.data.dataset import PairData, TextData
-from model.nn.attention import _pool
+from model.nn.attention import MASK_POOL_ELEMENTS, _pool
 from model.training.learner import Learner
 from tests.model.conftest import losses_of
 
@@ -32,7 +32,8 @@ def test_a_compiled_step_learns_what_an_eager_one_does_and_leaves_the_dropout_ma
     Without vectors, of which all is the compiler's own: g++ takes half the time."""
     config = replace(small_text, layers=1, dropout=0.1)
     eager, learner = (Learner(config, text_data, torch.device("cpu")) for _ in range(2))
-    before = _pool(0.1, torch.float32).clone()
+    mask = partial(_pool, 0.1, torch.float32, MASK_POOL_ELEMENTS)
+    before = mask().clone()
     learner.compile()
     expected, found = [], []
     with torch._inductor.config.patch({"cpp.simdlen": 1, "cpp.vec_isa_ok": True}):
@@ -41,7 +42,7 @@ def test_a_compiled_step_learns_what_an_eager_one_does_and_leaves_the_dropout_ma
             losses += losses_of(each)
     assert learner._loss != learner._loss_of, "it fell back to eager"
     assert found == pytest.approx(expected, rel=1e-4)
-    assert torch.equal(_pool(0.1, torch.float32), before)
+    assert torch.equal(mask(), before)
 
 
 def test_it_is_tried_only_where_a_compiler_and_pythons_headers_are_and_what_is_compiled_may_run(

@@ -15,11 +15,13 @@ import pytest
 import ray
 from ray.tune.experiment import Trial
 
+from kernels.settings import Settings as KernelSettings
 from model.training.checkpoint import model_resume_checkpoint
 from tests.tune.search.world import World
 from tune.backend.scheduler import NOT_STARTED, BudgetScheduler, SlotKeeper, TuneBridge
 from tune.backend.session import local_ray
 from tune.errors import UserError
+from tune.experiments import kernels
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.kernels import Cluster
 from tune.experiments.runner import run_experiment
@@ -44,13 +46,15 @@ def begun(seconds: float) -> Any:
 
 
 @pytest.fixture(scope="module")
-def up() -> Iterator[None]:
-    """A Ray, for as many processes as these tests begin."""
-    with local_ray(cpus=4, gpus=0):
-        yield
+def up() -> Iterator[Cluster]:
+    """The Ray of kernels, for as many processes as these tests begin."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "THREADS", 4)
+        with kernels.cluster() as cluster:
+            yield cluster
 
 
-def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other(up: None) -> None:
+def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other(up: Cluster) -> None:
     """Ray asks it to end and would wait until it has started; its slot is charged no more by then."""
     seconds = {"busy": 0, "idle": 0, "replaced": 600}
     live: dict[str, Any] = {name: begun(seconds[name]) for name in seconds}
@@ -74,7 +78,7 @@ def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other(up: 
 
 
 def test_a_search_in_a_process_that_has_a_ray_is_refused_before_anything_is_written_and_leaves_that_as_it_is(
-    up: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    up: Cluster, tmp_path: Path
 ) -> None:
     space: Any = {"width": [4, 8]}
     asked = Settings(budget="1h", train=lambda config: None, space=space, metric="loss", out=tmp_path / "study")
@@ -83,9 +87,15 @@ def test_a_search_in_a_process_that_has_a_ray_is_refused_before_anything_is_writ
     for begin in (partial(run_study, asked), partial(run_experiment, SCALING, experiment), local.__enter__):
         with pytest.raises(UserError, match=r"^Ray: this process has one already[^\n]*ray\.shutdown\(\) first$"):
             begin()
-    monkeypatch.setattr("tune.experiments.kernels.THREADS", 1)  # of the cores that this Ray was told of
-    assert Cluster(ray=ray, gpus=0).run(sum, (1, 2), on_gpu=False, seconds=600.0) == 3, "a task of the kernels"
+    assert ray.is_initialized()
     assert os.listdir(tmp_path) == []
+
+
+def test_a_kernel_is_measured_in_a_task_which_keeps_its_rows_as_they_come(up: Cluster, tmp_path: Path) -> None:
+    asked = KernelSettings(kernels=("scalar_add",), implementations=("numpy",))
+    rows = kernels.rows_of(up, asked, "scalar_add", file=tmp_path / "rows")
+    assert [row["implementation"] for row in rows] == ["numpy"]
+    assert len((tmp_path / "rows").read_text().splitlines()) == 1
 
 
 def late(world: World, live: dict[str, Any], name: str = "t001") -> SlotKeeper:
@@ -110,7 +120,7 @@ def late(world: World, live: dict[str, Any], name: str = "t001") -> SlotKeeper:
 
 
 def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_one_that_had_the_trial_before(
-    up: None, tmp_path: Path
+    up: Cluster, tmp_path: Path
 ) -> None:
     """This process gave the trial's last sign of life: were it ended for it, no test would be left to say so."""
     world = World(tmp_path, cap=600, slots=1)

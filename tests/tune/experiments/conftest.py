@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from model.training.checkpoint import model_resume_checkpoint
+from tests.conftest import know_step_speed
 from tests.model.conftest import clock, eager, pair_data, run, small, small_pairs, small_text, text_data, warm
 from tune.assembly import make_engine, make_trial_environment
 from tune.display.tensorboard import TensorBoard
 from tune.experiments.base import Experiment, Row
 from tune.experiments.lists import ended_trial_rows
-from tune.experiments.prices import StepSpeed
 from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search_context import SearchContext
@@ -25,8 +25,7 @@ __all__ = ["clock", "eager", "pair_data", "run", "small", "small_pairs", "small_
 @pytest.fixture
 def known_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that nothing measures."""
-    known = StepSpeed(once=0.01, layer=0.005, flops=1e11, spread=0.0)
-    monkeypatch.setattr("tune.experiments.prices.measure_step_speed", lambda *_: known)
+    know_step_speed(monkeypatch)
 
 
 def studied(

@@ -17,6 +17,7 @@ from model.families import FAMILIES
 from model.training.learner import Learner
 from tune.devices import Devices
 from tune.errors import UserError
+from tune.experiments import prices
 from tune.experiments.base import (
     END_SECONDS,
     START_SECONDS,
@@ -155,8 +156,8 @@ def test_a_price_is_of_what_is_fixed_and_set_and_of_cores_that_are_shared(name: 
         return price(EXPERIMENTS[name].points(devices, settings), 0.0)
 
     large, longer = {"d_model": 512, "layers": 16}, {"context": 1024}
-    prices = [least(), least(fix=large), least(fix=large, set=longer)]
-    assert prices == sorted(set(prices))
+    found = [least(), least(fix=large), least(fix=large, set=longer)]
+    assert found == sorted(set(found))
     assert (least(cores=1, fix=large) > least(fix=large)) == (name != "stages"), "which uses one"
 
 
@@ -201,6 +202,15 @@ def test_a_study_goes_on_where_points_are_on_as_many_devices_as_its_rows(
         if count > 1 or name != "data_parallel":  # which is of several
             with nullcontext() if goes_on else pytest.raises(UserError, match=said):
                 assert make_experiment_context(EXPERIMENTS[name], asked).points
+
+
+def test_a_plan_says_which_measured_speeds_its_prices_go_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prices, "_measured", {})
+    monkeypatch.setattr(prices, "step_seconds", lambda config, *_, **__: 8 * [prices.step_flops(config) / 1e9])
+    assert list(prices.price_lines()) == []
+    prices.measure_step_speed("nanogpt", "fp32", "cpu")
+    (line,) = prices.price_lines()
+    assert line.startswith("costs of nanogpt in fp32 follow from steps measured on a CPU core: 1 GFLOP/s, 0.0 ms and")
 
 
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)

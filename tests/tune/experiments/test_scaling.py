@@ -179,7 +179,7 @@ SETTINGS = ExperimentSettings(budget="1h", families="nanogpt")
 def test_no_point_is_given_less_than_its_first_rounds_take(experiment, price, monkeypatch):
     """Of steps that take as long as they are expected to."""
     for module in (scaling, data_parallel):
-        monkeypatch.setattr(module, "rank_step_price", lambda *_: price)
+        monkeypatch.setattr(module, "rank_step_price", lambda *_, **__: price)
     devices = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
     for point in experiment.points(devices, SETTINGS):
         if (measure := point.asked.get("measure")) in ("gradients", "training"):
@@ -198,11 +198,13 @@ def test_no_point_is_given_less_than_its_first_rounds_take(experiment, price, mo
 
 def test_a_price_is_of_a_ranks_part_of_the_batch_and_none_is_known_of_ones_own_family(known_prices, monkeypatch):
     devices = Devices(kind="cpu", count=4, model="core", precisions=("fp32",), cores=4)
-    one, half = (rank_step_price(SETTINGS, devices, count, 128) for count in (1, 2))
-    assert half < one == pytest.approx(rank_step_price(SETTINGS, devices, 4, 512))
-    assert rank_step_price(SETTINGS, replace(devices, cores=2), 4, 512) == pytest.approx(2 * one), "they share cores"
+    one, half = (rank_step_price(SETTINGS, devices, count, rows=128) for count in (1, 2))
+    assert half < one == pytest.approx(rank_step_price(SETTINGS, devices, 4, rows=512))
+    assert rank_step_price(SETTINGS, replace(devices, cores=2), 4, rows=512) == pytest.approx(2 * one), (
+        "they share cores"
+    )
     monkeypatch.setattr(prices, "MADE_UP", {})
-    assert rank_step_price(SETTINGS, devices, 2, 128) == 0.0
+    assert rank_step_price(SETTINGS, devices, 2, rows=128) == 0.0
 
 
 def test_every_way_that_devices_can_go_is_asked_for_on_all_of_them(known_prices):
