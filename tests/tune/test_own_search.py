@@ -1,7 +1,8 @@
-"""A search of a training loop of a user's own, with real Ray: killed, and gone on with from Python."""
+"""Searches of a training loop of a user's own, with real Ray: killed and gone on with, and called from Python."""
 
 import json
-import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,21 +37,10 @@ SPACE = """
 how = ["saves", "never saves", "crashes"]
 rate = { low = 1e-3, high = 1e-1, log = true }
 """
-AGAIN = """
-import sys
-from tune.settings import Settings
-from tune.study import search
-if __name__ == "__main__":
-    found = search(Settings.of_study(sys.argv[2], train=train))
-    found = found[found["best_accuracy"].notna()]  # one that the cap cut short has none
-    assert list(found["best_accuracy"]) == sorted(found["best_accuracy"], reverse=True) and len(found)
-    assert found["accuracy"].max() == 1 - found["error"].min() and "perplexity" not in found
-    print(found.to_string())
-"""
 CAP = 45
 
 
-def test_killed_and_gone_on_with_from_python_it_keeps_its_cap_and_returns_what_was_reported_the_best_first(
+def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(
     tmp_path: Path, observer: Observer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
@@ -64,15 +54,36 @@ def test_killed_and_gone_on_with_from_python_it_keeps_its_cap_and_returns_what_w
     assert main(Settings, ["--resume", str(study)]) == 2
     refused = capsys.readouterr().err
     assert f"add --train '{loop[1]}'" in refused and refused.count("\n") == 1
-    (script := tmp_path / "mine" / "again.py").parent.mkdir()
-    script.write_text(TRAIN.replace("from model import GAIN", "GAIN = 1") + AGAIN)
-    again = Search(observer, "--resume", study, script=(script,))
+    again = Search(observer, "--resume", study, *loop)
     assert again.finish() == 0, again.printed
     assert ASTRAY not in again.printed and "Traceback" not in again.printed
     assert 0 < spent(study) <= CAP and adds_up(study)
     best = json.loads((study / "best-loop" / "ration.json").read_text())
     lowest = number(study, "SELECT MIN(valid_loss) FROM reports WHERE rung IS NOT NULL OR final")
     assert best["metric"] == "accuracy" and best["value"] == -lowest
+    assert "the study's loop was" not in again.printed
     crashed = rows(study, "SELECT reason FROM trials WHERE state = 'failed' AND config LIKE '%crashes%'")
-    assert crashed and all(re.search(r"mine \((train|again)\.py:16\)", row["reason"]) for row in crashed)
-    assert "best_accuracy" in again.printed and "perplexity" not in again.printed
+    assert crashed and all("mine (train.py:16)" in row["reason"] for row in crashed)
+    assert "accuracy" in again.printed and "perplexity" not in again.printed
+
+
+def test_from_python_it_returns_the_metric_and_what_else_was_reported(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        TRAIN.replace("from model import GAIN", "GAIN = 1") + "\n"
+        "from optuna.distributions import FloatDistribution\n"
+        "from tune.own_space import choice\n"
+        "from tune.settings import Settings\n"
+        "from tune.study import search\n"
+        "if __name__ == '__main__':\n"
+        "    space = {'how': choice('saves'), 'rate': FloatDistribution(1e-3, 1e-1, log=True), 'steps': [1, 2]}\n"
+        "    of = {'train': train, 'space': space, 'metric': 'error', 'life': 100}\n"
+        "    found = search(Settings(budget='24s', oversubscribe=True, devices=2, **of))\n"
+        "    found = found[found['best_error'].notna()]\n"  # one that the cap cut short has none
+        "    assert list(found['best_error']) == sorted(found['best_error']) and len(found)\n"
+        "    assert found['accuracy'].max() == 1 - found['error'].min() and 'perplexity' not in found\n"
+        "    print(found.to_string())\n"
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "best_error" in run.stdout and "config_steps" in run.stdout
