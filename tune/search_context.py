@@ -17,7 +17,6 @@ from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
 from model.data.resident import clear_memoized
 from model.families import BUILT_IN, FAMILIES
-from model.nn.precision import repeat_exactly
 from model.training.learner import dry_batch, missing_for_compiling
 from model.training.memory import give_back_freed, machine_bytes, ran_out
 from tune.corpora import load_corpora
@@ -384,8 +383,6 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     here = devices.kind != "cuda" or torch.cuda.is_available()
     if not here or space.family not in PER_LAYER:
         return NOMINAL[devices.kind], 0.0
-    if settings.deterministic and devices.kind == "cuda":
-        repeat_exactly()
     family, default, taken = FAMILIES[space.family], space.default(), list[float]()
     seconds = min(PRICED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
     filling = min(FILLING_TOKENS[devices.kind], data.training_tokens // LEAST_EPOCH_STEPS)

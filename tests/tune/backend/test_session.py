@@ -25,9 +25,10 @@ JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(
 
 
 def join(address: str, **token: str) -> subprocess.CompletedProcess[str]:
-    """What a process says that knows the address, and has this token; Ray tries for three seconds, not for twenty."""
+    """What a process says that knows the address, and has this token; a stranger tries for three seconds only."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    environment = known | token | {"RAY_gcs_server_port_wait_time_s": "3"}
+    stranger = tuple(token.values()) in TOKENS.values()
+    environment = known | token | ({"RAY_gcs_server_port_wait_time_s": "3"} if stranger else {})
     return subprocess.run(
         [sys.executable, "-c", JOIN, address], env=environment, capture_output=True, text=True, timeout=600, check=False
     )

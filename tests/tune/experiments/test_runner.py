@@ -255,6 +255,20 @@ def test_what_followed_from_rows_and_does_not_any_more_keeps_its_row(
             lost.clear()
 
 
+def test_what_was_measured_on_other_numbers_of_devices_keeps_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Point(devices=1, asked={}, seconds=20.0, least_seconds=5.0)
+    rows = [{"devices": 4}, {"devices": 2, "skipped": "too late"}, {"devices": 1, "old": True}]
+    with closing(Journal(tmp_path, new=True)) as journal:
+        bench = bench_of(monkeypatch, journal, [here], 1000.0, lambda task: {})
+        bench.measure()
+        for row in rows:
+            value = json.dumps({"key": str(row), **row})
+            journal.insert("rows", {"at": 0.0, "experiment": bench.experiment.name, "value": value})
+        assert [row["key"] for row in bench.rows()] == [here.key, str(rows[0])]
+
+
 @pytest.mark.parametrize(("cap", "measured"), [(1000.0, 3), (230.0, 1)])
 def test_what_a_late_start_left_no_time_for_has_another_hold_where_the_cap_pays_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap: float, measured: int
