@@ -260,7 +260,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 STEPS, FIXED_SECONDS = 1_000, 10.0
 SECONDS_A_STEP = {"cpu": 0.12, "cuda": 0.03}
 """Seconds of a step of the report's shape on a slow machine: the least that a step is given."""
-MARGIN = 1.5
+MARGIN = 1.2
 """Times the price of a step, for evaluations and a busy machine."""
 
 
