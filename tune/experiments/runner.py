@@ -92,9 +92,10 @@ class PointRunner:
         """Return the last row of each point, in the order of the points; then what was measured of points that followed
         from fewer rows and do not any more, or on a number of devices that none is on here."""
         found, points = self._found(), [*self.context.points, *self._further()]
-        here, follows = {point.devices for point in points}, bool(self.experiment.further)
+        here = {point.devices for point in points}
         measured = {key: row for key, row in found.items() if "skipped" not in row}
-        once = [key for key, row in measured.items() if follows or row["devices"] not in here]
+        follows, divides = bool(self.experiment.further), self.experiment.divides
+        once = [key for key, row in measured.items() if follows or not (divides or row["devices"] in here)]
         keys = dict.fromkeys([*(point.key for point in points), *once])
         return [found[key] for key in keys if key in found]
 
