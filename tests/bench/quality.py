@@ -75,8 +75,8 @@ def loss_at_equal_tokens(data: Path, *, short: bool) -> Iterator[Row]:
 
 
 def time_to_upstream_loss(data: Path, *, short: bool) -> Iterator[Row]:
-    """CPU seconds to the loss that the upstream loop ends at, against the loop's: of both without
-    reading the text and the evaluation on the last 10 %."""
+    """CPU seconds to the loss that the upstream loop ends at, against the loop's: of both without reading the text and
+    the evaluation on the last 10 %."""
     steps = 40 if short else STEPS
     goal, whole, _ = upstream_trained(data, steps)
     for share in (0.1, 0.15, 0.2, 0.3, 0.5):

@@ -47,9 +47,8 @@ class TrialEnvironment:
     of its space to what is known of a trial's Config there; evaluation_tokens: by family, the size of the fixed
     validation subset; report_every: seconds between two reports; driver: the process without which no trial goes on;
     memory_limit: bytes of one trial, None for no limit of ours; deterministic: whether a GPU takes only kernels that
-    repeat bit for bit; listed: whether trials are of a list, trained for their
-    learning curves; processor: what the driver measured of the processor where trials share it, as
-    model.nn.precision.use_processor_facts takes it.
+    repeat bit for bit; listed: whether trials are of a list, trained for their learning curves; processor: what the
+    driver measured of the processor where trials share it, as model.nn.precision.use_processor_facts takes it.
     """
 
     folder: Path

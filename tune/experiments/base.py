@@ -205,8 +205,8 @@ def make_experiment_context(experiment: Experiment, settings: ExperimentSettings
     (data,) = texts.data.values()
     own = {} if family in BUILT_IN else space.default()
     config = Config.at({"average": 0.0, "dropout_after": 0.0, **own, **fixed}, family=family, seed=settings.seed)
-    rows = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
-    if experiment.divides and rows < devices.slots:
+    shared = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context) if experiment.divides else None
+    if shared and (rows := shared.rows) < devices.slots:
         rule = f"are more than the {rows} rows of a batch, of which {experiment.name} gives each device one or more"
         fewer = [f"at most {rows}"] * (rows >= experiment.fewest)
         larger = ["a larger --set batch_tokens"] * (settings.resume is None)

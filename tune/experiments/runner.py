@@ -257,8 +257,7 @@ LARGER_BUDGET = "go on with a larger --budget"
 
 def missing(points: Sequence[Point], journal: Journal, experiment: str, go_on: str) -> Iterator[str]:
     """Yield lines on the points that were not measured, or not to the end: those that going on measures, and those that
-    it does not.
-    go_on: the command."""
+    it does not. go_on: the command."""
     rows, left = last_rows(journal.rows(EXPERIMENT_ROWS_QUERY, experiment)), unmeasured(points, journal, experiment)
     never = [point for point in points if point not in left and "skipped" in rows[point.key]]
     how = f"; {LARGER_BUDGET}: {go_on} --budget MORE"
