@@ -39,11 +39,12 @@ def stability(study: Study, share: float = 0.5) -> pd.DataFrame:
     leader_at_end: its place among the same trials at the end.
     """
     early, late = (_reached(each) for each in (replace(study, until=moment(study, share)), study))
+    done = set(zip(early["trial"], early["level"], strict=True))
     rows: list[tuple[object, ...]] = []
     for family in Results(studies=[study]).trials["family"].unique():
         for measure, sign in MEASURES.items():
             known = (table[(table["family"] == family) & table[measure].notna()] for table in (early, late))
-            levels = _levels(*known)
+            levels = _levels(done, *known)
             if levels is None:
                 rows.append((family, measure, None, None, 0, np.nan, np.nan, None, None))
                 continue
@@ -61,9 +62,11 @@ def _reached(study: Study) -> pd.DataFrame:
     return table.assign(perplexity_per_million=table["perplexity"] / (table["parameters"] / 1e6))
 
 
-def _levels(early: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame | None:
-    """Return the same trials at one level then and at a further one at the end, each the furthest that enough have."""
-    done = set(zip(early["trial"], early["level"], strict=True))
+def _levels(done: set[tuple[str, str]], early: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the same trials at one level then and at a further one at the end, each the furthest that enough have.
+
+    done: each trial and level reached by then, whether or not the measure was known there.
+    """
     since = late[[key not in done for key in zip(late["trial"], late["level"], strict=True)] or slice(0)]
     for _, end in since.groupby(LEVEL_COLUMNS, sort=False, dropna=False):
         both = early.merge(end, on="trial", suffixes=("_then", "_end"))

@@ -96,17 +96,19 @@ def place_values(values: pd.Series, log: bool | None = None) -> ValuePlaces:
 
 
 def comparable_measurements(results: Results, family: str) -> pd.DataFrame:
-    """Return measurements that compare: at the highest rung that ENOUGH trials completed, else at the one that most
+    """Return measurements that compare: at the highest rung that ENOUGH of them completed, else at the one that most
     did. The end of a user's loop counts as a rung, and so does any end where there are no rungs, as in a list."""
     table = results.of_family(family)
     table = table[~table["anew"]]
     rungs = table[table["level"] != DECAY]
-    counts = (table if rungs.empty else rungs)["level"].value_counts().reindex(level_styles(table["level"].unique()))
+    table = table if rungs.empty else rungs
+    alike = table.groupby(LEVEL_COLUMNS, dropna=False, sort=False).ngroup()
+    counts = alike.groupby(table["level"]).agg(lambda groups: groups.value_counts().max())
+    counts = counts.reindex(level_styles(table["level"].unique()))
     enough = counts[counts >= ENOUGH]
     rows = table[table["level"] == (enough.index[-1] if len(enough) else counts.idxmax())]
-    alike = rows.groupby(LEVEL_COLUMNS, dropna=False).ngroup()
     column = results.measure.column
-    return rows[alike == alike.mode()[0]].assign(**{column: drawable(rows[column])})
+    return rows[alike[rows.index] == alike[rows.index].mode()[0]].assign(**{column: drawable(rows[column])})
 
 
 def per_cent(log_ratio: Any) -> Any:

@@ -399,6 +399,19 @@ def test_only_what_completed_the_same_rung_is_in_one_order(turned: Written) -> N
     assert found.loc["perplexity", "trials"] == 3 and found.loc["perplexity", "tau"] == -1
 
 
+def test_a_curve_that_rung_has_only_since_makes_no_trial_one_that_went_on(write: Callable[..., Written]) -> None:
+    """Four completed rung 2 before half and two after it, when there are sizes enough for efficiency there too."""
+    study = write("curved")
+    for number in range(6):
+        trial = f"t{number}"
+        study.trial(trial, parameters=10 ** (4 + number))
+        study.report(trial, 5.0 - 0.1 * number, rung=1, at=1.0)
+        study.report(trial, 4.0 - 0.1 * number, rung=2, at=2.0 if number < 4 else 70.0)
+    study.charge("steps", 10.0, trial="t0", at=2.0)
+    study.charge("steps", 10.0, trial="t0", at=71.0)
+    assert rows(study)["trials"].eq(0).all()
+
+
 def test_what_failed_has_no_order(turned: Written) -> None:
     turned.journal.update("trials", "t2", {"state": "failed", "reason": "diverged"})
     assert rows(turned).loc["perplexity", "trials"] == 0
