@@ -112,12 +112,15 @@ UPGRADES = (
             *("step_bytes INTEGER", "step_allocations REAL", "step_ratio REAL"),
         )
     ),
+    "CREATE INDEX leases_by_trial ON leases (trial)",
 )
 """Additions to the schema since, in order."""
 STEPS = (SCHEMA, *UPGRADES)
+NEEDED_STEPS = max(count for count, step in enumerate(STEPS, 1) if not step.startswith("CREATE INDEX"))
+"""How many of these steps a journal must have to go on: the indexes that come after them are made then."""
 TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
 LAST_BEFORE = "bbf7e48"
-"""The last commit of the project that goes on with studies whose journals had fewer of these steps."""
+"""The last commit of the project that goes on with studies whose journals had fewer steps than are needed."""
 
 FACTS_QUERY = "SELECT key, value FROM study"
 SLOT_SHARE_SQL = "IIF(share > 0, share, 1)"
@@ -317,7 +320,7 @@ class Journal:
         if version is None or forgotten or not (ours and sound and whole):
             what = f"{JOURNAL_FILE} that is damaged or of another version"
             raise UserError(f"--resume: {str(self.folder)!r} has a {what}: {DAMAGED_REMEDY}")
-        if 0 < version < len(STEPS):
+        if 0 < version < NEEDED_STEPS:
             remedy = f"go on with it at the project's commit {LAST_BEFORE}; analysis reads it as it is"
             raise UserError(f"--resume: {str(self.folder)!r} is of an earlier version: {remedy}")
         return version

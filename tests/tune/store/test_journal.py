@@ -72,6 +72,17 @@ def test_a_journal_of_before_an_upgrade_is_left_as_it_is_for_the_commit_that_is_
         Journal(tmp_path, new=False)
 
 
+def test_a_journal_of_before_an_index_gets_it_and_goes_on(tmp_path: Path) -> None:
+    """Without it, what one trial was charged is looked for among the leases of all."""
+    Journal(tmp_path, new=True).close()
+    with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as before:
+        before.execute("DROP INDEX leases_by_trial")
+    for look in (lambda: Journal.in_memory_copy(tmp_path), lambda: Journal(tmp_path, new=False)):
+        with look() as journal:
+            query = "SELECT TOTAL(charged) FROM leases JOIN slots USING (slot) WHERE trial = 't001'"
+            assert not [row for row in journal.rows(f"EXPLAIN QUERY PLAN {query}") if "SCAN" in row["detail"]]
+
+
 def test_a_second_run_is_refused(tmp_path: Path) -> None:
     first = Journal(tmp_path, new=True)
     with pytest.raises(ValueError, match="another run"):
