@@ -21,7 +21,7 @@ from tests.tune.test_registry import CORE
 from tune import facts
 from tune import search_context as context_file
 from tune.backend.scheduler import failure_reason
-from tune.display.console import budget_line
+from tune.display.console import MOST_RUNNING, budget_line
 from tune.registry import register
 from tune.reports import Report
 from tune.search.engine import MACHINES_LOST, Engine
@@ -334,20 +334,25 @@ def test_a_memory_limit_above_the_machine_s_memory_is_bounded_in_one_line(
 
 
 def test_the_budget_line_never_says_that_nothing_runs_while_a_slot_is_held(tmp_path: Path) -> None:
-    """It is told at reports, where the trial that reports may just have ended its lease."""
+    """It is told at reports, where the trial that reports may just have ended its lease. It names a few trials, and
+    counts the others."""
     held = []
 
     class Told:
         def on_decision(self, *_: object) -> None: ...
 
         def on_report(self, engine: Engine, trial: str, report: Report) -> None:
-            held.append((budget_line(engine), world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL")))
+            count = world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL")
+            held.append((budget_line(engine), count, len(engine.running)))
 
-    world = World(tmp_path, cap=240, slots=2, listen=lambda journal: [Told()])
+    world = World(tmp_path, cap=960, slots=8, listen=lambda journal: [Told()])
     world.run()
-    assert held
-    for line, count in held:
-        assert re.search(r"; (\d+) slots? held(, by t\d+(, t\d+)*)?$", line).group(1) == f"{count:.0f}"  # type: ignore[union-attr]
+    assert max(running for *_, running in held) > MOST_RUNNING
+    for line, count, running in held:
+        said = re.search(r"; (\d+) slots? held(?:, by (t\d+(?:, t\d+)*)(?: and (\d+) more)?)?$", line)
+        assert said is not None and said[1] == f"{count:.0f}"
+        names = said[2].split(", ") if said[2] else []
+        assert len(names) == min(running, MOST_RUNNING) and len(names) + int(said[3] or 0) == running
 
 
 def test_the_commit_is_of_our_own_repository_and_none_without_git(

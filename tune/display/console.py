@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -132,6 +133,8 @@ def print_if_killed(line: str) -> Iterator[None]:
 
 
 BUDGET_LINE_SECONDS = 30.0
+MOST_RUNNING = 6
+"""Running trials that are named, here for all families, in the panel for each."""
 
 
 class GuardedListener(Listener):
@@ -215,13 +218,14 @@ class Screen(Listener):
 
 
 def budget_line(engine: Engine) -> str:
-    """Return a line on what is spent, reserved and left, how many slots are held, and by which trials; a slot that none
-    of them holds is between two leases."""
+    """Return a line on what is spent, reserved and left, how many slots are held, and by which trials, of which it
+    names a few; a slot that none of them holds is between two leases."""
     ledger, held = engine.accounting.ledger, engine.accounting.idle_slots + len(engine.running)
     money = f"spent {whole_text(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
     rest = f"reserved {whole_text(ledger.reserved)}, left {whole_text(max(0.0, ledger.left))}"
-    names = ", ".join(engine.running)
-    holds = f"{counted(held, 'slot')} held{f', by {names}' if names else ''}"
+    names, more = ", ".join(islice(engine.running, MOST_RUNNING)), len(engine.running) - MOST_RUNNING
+    by = f", by {names}{f' and {more} more' if more > 0 else ''}" if names else ""
+    holds = f"{counted(held, 'slot')} held{by}"
     return f"{_clock(engine.accounting.clock())} budget: {money}, {rest}; {holds}"
 
 

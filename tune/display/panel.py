@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.panel import Panel as Box
 from rich.text import Text
 
-from tune.display.console import LineWriter
+from tune.display.console import MOST_RUNNING, LineWriter
 from tune.reports import Metric
 from tune.search_space import label
 from tune.settings import Settings
@@ -169,8 +169,6 @@ def _best(journal: sqlite3.Connection, row: sqlite3.Row, metric: Metric | None) 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LONGEST_CURVE = 60
 """Characters of a sparkline at most."""
-MOST_RUNNING = 6
-"""Running trials of a family that have a line of their own."""
 FRAME = 4
 """Columns that the box around the lines takes."""
 
