@@ -12,6 +12,7 @@ from analysis.style import (
     BLUE,
     CHARGE_COLORS,
     GREY,
+    MANY,
     VERMILION,
     Picture,
     byte_axis,
@@ -177,7 +178,8 @@ def prices(study: Study) -> Picture:
         (table[cut], VERMILION, "x", "diverged"),
     ):
         if len(rows):
-            plot.scatter(rows["price"], rows["charged"], s=18, c=color, marker=marker, alpha=0.8, label=label)
+            plot.scatter(rows["price"], rows["charged"], s=18, c=color, marker=marker, alpha=0.8, label=label,
+                         rasterized=len(rows) > MANY)  # fmt: skip
     ends = [table["price"].min(), table["price"].max()]
     plot.plot(ends, ends, c=GREY, lw=1, label="predicted = charged")
     plot.set(xlabel="predicted device-seconds", ylabel="charged device-seconds")
@@ -211,7 +213,8 @@ def memory(study: Study) -> Picture:
         (out, out["predicted"], VERMILION, "x", "ran out"),
     ):
         if len(rows):
-            plot.scatter(rows["predicted"], heights, s=18, c=color, marker=marker, alpha=0.8, label=label)
+            plot.scatter(rows["predicted"], heights, s=18, c=color, marker=marker, alpha=0.8, label=label,
+                         rasterized=len(rows) > MANY)  # fmt: skip
     ends = [table["predicted"].min(), table["predicted"].max()]
     plot.plot(ends, ends, c=GREY, lw=1, label="predicted = measured")
     plot.set(xlabel="memory predicted", ylabel="memory taken at most")

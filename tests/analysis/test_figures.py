@@ -187,13 +187,18 @@ def test_prices_are_compared_with_costs(found: Results) -> None:
     assert prices(found.studies[0]).data["ratio"].to_numpy() == pytest.approx(1.1)
 
 
-def test_only_the_segment_in_which_a_trial_diverged_is_marked(write: Callable[..., Written]) -> None:
+def test_only_the_segment_in_which_a_trial_diverged_is_marked(
+    write: Callable[..., Written], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many marks are pixels, which keep the page small."""
+    monkeypatch.setattr("analysis.plots.budget.MANY", 1)
     study = write()
     study.trial("t1", state="stopped", reason="diverged")
     for rung in range(3):
         study.lease("t1", 0, rung=rung, price=10.0, opened=20.0 * rung, charged=11.0)
     marks = prices(results_of(study).studies[0]).figure.axes[0].collections
     assert {str(each.get_label()): len(each.get_offsets()) for each in marks} == {"lease": 2, "diverged": 1}
+    assert [each.get_rasterized() for each in marks] == [True, False]
 
 
 def test_every_segment_is_drawn_though_each_run_of_a_search_has_slots_of_its_own(write: Callable[..., Written]) -> None:
@@ -224,10 +229,15 @@ def test_a_segment_that_is_not_over_is_drawn_as_far_as_the_burn_down_goes(search
     assert (held.x0, held.x1) == pytest.approx((5.0, burn_down(study).data["seconds"].max()))
 
 
-def test_memory_that_ran_out_is_shown_beside_what_was_measured(searched: Written) -> None:
+def test_memory_that_ran_out_is_shown_beside_what_was_measured(
+    searched: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analysis.plots.budget.MANY", 1)
     assert "24 times measured: 1.20 times" in memory(results_of(searched).studies[0]).text
     searched.journal.insert("memory", {"at": 0, "trial": "t001", "micro_batches": 2, "predicted": 2**30})
-    assert memory(results_of(searched).studies[0]).text.endswith("1 times it ran out.")
+    drawn = memory(results_of(searched).studies[0])
+    assert drawn.text.endswith("1 times it ran out.")
+    assert [each.get_rasterized() for each in drawn.figure.axes[0].collections] == [True, False]
 
 
 def test_ticks_of_bytes_are_what_their_labels_say() -> None:
