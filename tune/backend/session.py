@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -217,6 +218,8 @@ ANSWER_SECONDS = 120.0
 import torch, on a machine that may be busy."""
 REACHED_SECONDS = 1.0
 """Seconds in which a node must accept a connection, else it counts as lost."""
+MOST_ASKED = 128
+"""Nodes that are connected to at the same time, so that those that keep silent are waited for together."""
 SENT_PACKAGES = [str(ROOT / name) for name in ("tune", "model")]
 """Packages that are sent to the nodes."""
 
@@ -322,7 +325,9 @@ def seen(path: str) -> bytes | bool:
 
 def nodes() -> list[dict[str, Any]]:
     """Return the nodes that live and can be reached: Ray notices that one is lost only after several health checks."""
-    return [node for node in ray.nodes() if node["Alive"] and is_reachable(node)]
+    living = [node for node in ray.nodes() if node["Alive"]]
+    with ThreadPoolExecutor(MOST_ASKED) as pool:
+        return [node for node, reached in zip(living, pool.map(is_reachable, living), strict=True) if reached]
 
 
 def is_reachable(node: dict[str, Any]) -> bool:

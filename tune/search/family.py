@@ -369,6 +369,8 @@ class Slots:
     @property
     def count_free(self) -> int:
         """Number of slots that can take work: those held and idle, and those not opened yet."""
+        if self.count_kept <= len(self._running):  # then no machine is asked, which takes a while on a cluster
+            return 0
         return max(0, self._count_in_use() - len(self._running))
 
     @property

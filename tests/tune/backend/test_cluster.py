@@ -6,6 +6,7 @@ import re
 import secrets
 import signal
 import subprocess
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,20 @@ def trains(config: Any) -> None:
 
 def living_node(**resources: float) -> dict[str, Any]:
     return {"NodeID": secrets.token_hex(8), "Resources": resources}
+
+
+def test_nodes_are_asked_all_at_once_whether_they_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here none answers before all are asked. One after another, those that keep silent would hold up the driver."""
+    all_asked = threading.Barrier(9)
+
+    def reached(node: dict[str, Any]) -> bool:
+        all_asked.wait(timeout=60)
+        return bool(node["Reached"])
+
+    there = [living_node() | {"Alive": number < 9, "Reached": number % 2} for number in range(10)]
+    monkeypatch.setattr(ray, "nodes", lambda: there)
+    monkeypatch.setattr(session, "is_reachable", reached)
+    assert session.nodes() == [there[number] for number in (1, 3, 5, 7)]
 
 
 def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:

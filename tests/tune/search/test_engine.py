@@ -314,6 +314,9 @@ def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_pat
     engine, there = world.engine, frozenset("ab")
     engine.slots.there = lambda: there
     first, second = world.taken(), world.taken()
+    engine.slots.there = lambda: pytest.fail("all slots are busy, and machines are asked, each for up to a second")
+    assert engine.next_assignment() is None
+    engine.slots.there = lambda: there
     there = frozenset("a")
     getattr(engine, heard_of)(second.trial, "error: it raised ObjectLostError")
     assert engine.next_assignment() is None and not engine.is_done
