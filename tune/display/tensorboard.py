@@ -251,7 +251,8 @@ class TrialRun:
 
 
 PICTURE_SHARE = 0.005
-"""Largest share of the device-seconds spent so far that drawing may take: it keeps a core from its trial."""
+"""Largest share of the device-seconds spent so far, and of the study's clock, that drawing may take: it keeps a core
+from its trial, and the driver from all of them."""
 FIRST_PICTURE_SECONDS = 0.4
 """Seconds that a picture is assumed to take before one was drawn."""
 BUDGET, BEST, RUNGS, SYSTEM = "1 budget", "2 best so far", "3 rungs", "8 system"
@@ -300,7 +301,8 @@ class LedgerRun:
         family, spent = engine.trials[trial].family, engine.accounting.ledger.spent
         if report.rung is not None:
             self._completed[family][report.rung].add(trial)
-        if self._is_best(family, trial, report) and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
+        most = PICTURE_SHARE * min(spent, engine.accounting.clock())
+        if self._is_best(family, trial, report) and self._drawing + self._picture_price <= most:
             self._show(family, int(spent))
         self.write(engine)
 

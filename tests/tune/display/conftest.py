@@ -1,7 +1,6 @@
 """Searches in virtual time that TensorBoard listens to, and TensorBoard's own reader of what it heard."""
 
 import json
-import math
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,7 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from tests.tune.search.world import Numbered, World
 from tune.display import tensorboard
-from tune.display.tensorboard import END, METRICS, REASONS, TensorBoard, reason_number
+from tune.display.tensorboard import END, METRICS, PICTURE_SHARE, REASONS, TensorBoard, reason_number
 from tune.search.engine import Listener
 from tune.search_space import DIMENSIONS, PRECISIONS, Dimensions, Space, label
 from tune.settings import Settings
@@ -46,7 +45,8 @@ def watched(
 ) -> tuple[World, TensorBoard]:
     """A new study in `folder`, or the one there gone on with; its TensorBoard files lie beside the journal.
 
-    pictures: drawn before the end too; they are most of the work.
+    pictures: drawn before the end too; they are most of the work. Else one costs more than the search's time on two
+    slots pays for, though not more than its device-seconds would.
     """
     boards: list[TensorBoard] = []
 
@@ -56,7 +56,7 @@ def watched(
         return [*boards]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensorboard, "FIRST_PICTURE_SECONDS", 0.1 if pictures else math.inf)
+        patch.setattr(tensorboard, "FIRST_PICTURE_SECONDS", 0.1 if pictures else 0.7 * PICTURE_SHARE * cap)
         world = World(folder, cap=cap, slots=2, seed=seed, suggestions=lambda: Sampled(vary), listen=listen)
     return world, boards[0]
 
