@@ -230,7 +230,10 @@ def restore(
     else:
         journal.write_facts(slots_kept=None)
     begin: dict[str, dict[str, float]] = {name: {} for name in engine.families}
+    over = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'stopped'")}
     for trial, record in engine.trials.items():
+        if trial in over:  # for good, unlike one that failed: what it saved is not read and verified
+            continue
         thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"
         record.begin_at(newest(journal.folder / "checkpoints" / trial, undecayed=thawed))
         begin[record.family][trial] = record.steps * (record.step_seconds or 0.0)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -106,7 +107,8 @@ def test_a_study_that_went_on_and_was_killed_is_not_over_as_it_was_before(tmp_pa
 
 @pytest.mark.parametrize("kept", [0, 40])
 def test_steps_that_no_checkpoint_has_are_done_again_whether_it_was_killed_or_not(tmp_path: Path, kept: int) -> None:
-    """Where none is kept the trial is over: it would use the cap in vain, as a loop that never saves."""
+    """Where none is kept the trial is over: it would use the cap in vain, as a loop that never saves. What one that is
+    over saved is not looked for."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
     lease = world.taken()
     world.now += lease.seconds
@@ -119,7 +121,9 @@ def test_steps_that_no_checkpoint_has_are_done_again_whether_it_was_killed_or_no
     world.engine.on_report(lease.trial, report)
     (row,) = world.rows("SELECT state FROM trials")
     assert row["state"] == ("paused" if kept else "stopped")
-    again = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    with mock.patch.object(World, "newest", autospec=True, side_effect=World.newest) as newest:
+        again = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    assert newest.called == bool(kept)
     assert again.told == [] and again.engine.trials[lease.trial].steps == world.engine.trials[lease.trial].steps == kept
 
 
