@@ -11,13 +11,14 @@ from analysis.settings import SpendSettings
 from analysis.study import RUNS, Study, is_driver_alive, newest_study, open_study
 from tune.reports import TIE
 from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS, ENERGY, MIN_UNSPENT_SHARE, SLOT_SHARE_SQL
+from tune.store.queries import OF_BEST
 from tune.units import duration_text, energy_text, money_text, parse_price
 
 TRAINED_ON = f"""
     WITH looks AS (
              SELECT trial, training_seconds, IIF(numbers IS NULL, MIN(valid_loss, IFNULL(averaged_loss, valid_loss)),
                  ?2 * (SELECT value FROM json_each(numbers) WHERE key = ?1)) AS loss FROM reports
-             WHERE valid_loss IS NOT NULL AND IFNULL(ended, '') != 'turned'),
+             WHERE valid_loss IS NOT NULL AND NOT {OF_BEST}),
          lowest AS (SELECT trial, MIN(loss) AS loss FROM looks GROUP BY trial),
          best AS (
              SELECT trial, MAX(training_seconds) AS seconds FROM looks JOIN lowest USING (trial)
@@ -25,8 +26,8 @@ TRAINED_ON = f"""
     SELECT (MAX(reports.training_seconds) - best.seconds) * {SLOT_SHARE_SQL} AS past FROM reports
     JOIN best USING (trial) LEFT JOIN leases USING (trial, lease) LEFT JOIN slots USING (slot) GROUP BY trial"""
 """Query of the device-seconds that each trial trained after the last evaluation as good as its best, by the share of
-its last slot. The closing report of a trial that turned is left out, as it is of its best and not of its end. ?1: the
-metric of a user's loop, else ''; ?2: -1 where high is good, else 1."""
+its last slot. A closing report that is of its best and not of its end is left out. ?1: the metric of a user's loop,
+else ''; ?2: -1 where high is good, else 1."""
 ENDING_TEXTS = {
     **dict.fromkeys((ENDED_BY_CAP, "done"), "ended by itself: what it could use of its cap was spent"),
     ENDED_BY_ERRORS: "gave up, as trials failed with one error, or many diverged: correct it, and --resume goes on",

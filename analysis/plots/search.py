@@ -36,7 +36,7 @@ from analysis.style import (
     time_ticks,
 )
 from tune.errors import UserError
-from tune.store.queries import lasting_reports_query
+from tune.store.queries import OF_BEST, lasting_reports_query
 from tune.units import counted, duration_text
 
 NAMED = 4  # most configs of a front that are all labelled, where there is room; of more, the best and the smallest
@@ -239,10 +239,11 @@ def _lines(plot: Axes, points: pd.DataFrame, along: str, value: str) -> None:
 
 
 def _points(study: Study) -> pd.DataFrame:
-    """Return a row for each report, with the columns of `Measure.curve`; what was repeated after a kill counts once."""
+    """Return a row for each report that is not OF_BEST, with the columns of `Measure.curve`; what was repeated after a
+    kill counts once."""
     along, value = study.measure.curve
     of_loop = ", numbers" if study.measure.is_loop_metric else ""
-    measured = f"{'numbers IS NOT NULL' if of_loop else 'perplexity < 9e999'} AND {along} > 0"
+    measured = f"{'numbers IS NOT NULL' if of_loop else 'perplexity < 9e999'} AND {along} > 0 AND NOT {OF_BEST}"
     table = study.read(
         f"""SELECT trial, training_seconds, steps, tokens, rung, final, perplexity, valid_loss{of_loop}
            FROM ({lasting_reports_query(measured)}) ORDER BY trial, report"""

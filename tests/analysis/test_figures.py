@@ -2,6 +2,7 @@
 
 import cProfile
 import csv
+import math
 import pstats
 import random
 import warnings
@@ -341,6 +342,18 @@ def test_a_learning_curve_has_once_what_was_done_again_after_a_kill(write: Calla
     study.report("t1", 4.0, steps=20, training_seconds=4.0, final=1)
     (line,) = curves(results_of(study), "nanogpt").figure.axes[0].collections[0].get_paths()
     assert line.vertices.tolist() == [[1.0, 9.0], [2.5, 8.0], [4.0, 4.0]]
+
+
+@pytest.mark.parametrize("ended", ["turned", "final"])
+def test_a_learning_curve_ends_where_training_ended_though_the_best_weights_are_kept(
+    write: Callable[..., Written], ended: str
+) -> None:
+    study = write()
+    study.trial("t1")
+    for seconds, loss, last in ((1.0, 3.0, None), (3.0, 2.0, None), (5.0, 2.5, None), (5.0, 2.0, ended)):
+        told = {"steps": int(seconds), "training_seconds": seconds, "valid_loss": loss, "ended": last}
+        study.report("t1", math.exp(loss), final=int(last is not None), **told)
+    assert curves(results_of(study), "nanogpt").data["valid_loss"].tolist() == [3.0, 2.0, 2.5]
 
 
 def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Written]:

@@ -206,16 +206,18 @@ def test_work_that_was_not_reported_yet_is_not_idle(spent: Written) -> None:
     assert (found.spent, found.by_kind["idle"]) == (190, 55)
 
 
-@pytest.mark.parametrize("share", [None, 0.25, 1.25])
-def test_training_past_the_best_is_told_as_far_as_it_was_looked_at(spent: Written, share: float | None) -> None:
-    """t1 turned at 30 s, as its average tells: what its last report tells is of then. t2 is as good as ever. A second
+@pytest.mark.parametrize(("share", "how"), [(None, "turned"), (0.25, "final"), (1.25, "turned")])
+def test_training_past_the_best_is_told_as_far_as_it_was_looked_at(
+    spent: Written, share: float | None, how: str
+) -> None:
+    """t1 was best at 30 s, as its average tells: what its last report tells is of then. t2 is as good as ever. A second
     of a slot is what the slot holds of a device."""
     spent.slot(2)
     spent.journal.update("slots", 2, {"share": share})
     lease = spent.lease("t1", 2, rung=0, price=1.0, opened=0.0, charged=1.0)
     for trial, seconds, loss, averaged, ended in (
         ("t1", 10, 3.0, None, "rung"), ("t1", 30, 2.5, 2.0, None), ("t1", 50, 2.6, 2.1, None),
-        ("t1", 70, 2.0, 2.0, "turned"), ("t2", 5, 3.0, None, None), ("t2", 20, 3.001, None, "rung"),
+        ("t1", 70, 2.0, None, how), ("t2", 5, 3.0, None, None), ("t2", 20, 3.001, None, "rung"),
     ):  # fmt: skip
         row = {"trial": trial, "at": 80, "training_seconds": seconds, "valid_loss": loss, "averaged_loss": averaged}
         spent.journal.insert("reports", row | {"ended": ended, "lease": lease if trial == "t1" else None})

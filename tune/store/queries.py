@@ -143,6 +143,16 @@ EXPERIMENT_ROWS_QUERY = "SELECT value FROM rows WHERE experiment = ? ORDER BY ro
 """Query of the rows of an experiment, each as JSON."""
 
 
+LOSS = "MIN({0}.valid_loss, IFNULL({0}.averaged_loss, {0}.valid_loss))"
+OF_BEST = f"""(reports.ended IN ('turned', 'final') AND EXISTS (
+    SELECT 1 FROM reports AS earlier WHERE earlier.trial = reports.trial
+    AND earlier.training_seconds < reports.training_seconds AND earlier.valid_loss IS NOT NULL
+    AND (reports.ended = 'turned'
+         OR reports.numbers IS NULL AND {LOSS.format("earlier")} = {LOSS.format("reports")})))"""
+"""Condition on a row of reports: it closed a trial that went back to its best weights, so its losses are of its best
+and not of its end: the trial had turned, or an earlier look had exactly its loss."""
+
+
 def lasting_reports_query(measured: str = "TRUE") -> str:
     """Return a query of the reports that are `measured`, without those that a later one of their trial, at no more
     steps, repeats, as after a kill; of several at as many steps it has the last."""
