@@ -98,9 +98,9 @@ def pairs(steps: dict[tuple[int, int], Row], *, weak: bool) -> list[tuple[int, R
 
 
 def times_as_fast(single: Row, row: Row, *, weak: bool) -> Interval:
-    """Return how many times as fast as on one device a step on several is, in tokens a second, with its interval."""
+    """Return how many times as fast as on one device a step on several is, in rows a second, with its interval."""
     if row is single:
         return 1.0, 1.0, 1.0
     times, low, high = ratio(single["rounds"]["step"], row["rounds"]["step"])
-    work = row["tokens"] / single["tokens"] if weak else 1.0
+    work = row["asked"]["rows"] / single["asked"]["rows"] if weak else 1.0
     return work * times, work * low, work * high

@@ -63,7 +63,7 @@ def test_each_batch_is_measured_weakly_and_strongly_on_every_number_of_devices(k
 
 def test_without_communication_twice_the_devices_are_twice_as_fast():
     single, free = step(1, 32), step(2, 64)
-    free["rounds"]["step"] = single["rounds"]["step"]
+    free["rounds"]["step"], free["tokens"] = single["rounds"]["step"], 1.1 * free["tokens"]  # texts differ in length
     assert times_as_fast(single, free, weak=True) == pytest.approx((2, 2, 2))
     free["rounds"]["step"] = [seconds / 2 for seconds in single["rounds"]["step"]]
     assert times_as_fast(single, free, weak=False) == pytest.approx((2, 2, 2))
