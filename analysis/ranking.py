@@ -69,11 +69,15 @@ def ranking(results: Results, *, by: str = "perplexity-per-parameter") -> pd.Dat
     last = reached.drop_duplicates(TRIAL_COLUMNS, keep="last")
     reported = [measure.column, *results.last_reported]
     curved = reached[reached["efficiency"].notna()].drop_duplicates(TRIAL_COLUMNS, keep="last")
-    curved = curved.assign(efficiency_at=curved["level"])
+    curved = curved.assign(
+        efficiency_at=curved["level"], efficiency_rung=-curved["rung"].mask(curved["final"], math.inf)
+    )
     table = results.trials.merge(
         last[[*TRIAL_COLUMNS, *dict.fromkeys([*MEASURED, *reported]), "front"]], on=TRIAL_COLUMNS, how="left"
     )
-    table = table.merge(curved[[*TRIAL_COLUMNS, *EFFICIENCY_COLUMNS, "efficiency_at"]], on=TRIAL_COLUMNS, how="left")
+    table = table.merge(
+        curved[[*TRIAL_COLUMNS, *EFFICIENCY_COLUMNS, "efficiency_at", "efficiency_rung"]], on=TRIAL_COLUMNS, how="left"
+    )
     table[["front", "final", "on_whole"]] = table[["front", "final", "on_whole"]].eq(True)
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)
     columns = (
@@ -105,6 +109,8 @@ def _levels(table: pd.DataFrame, section: pd.Series, measure: Measure) -> pd.Dat
 def _ordered(table: pd.DataFrame, measure: Measure, column: str, low_first: bool) -> pd.DataFrame:
     keys = _levels(table, table["section"], measure)
     groups = keys.groupby(list(keys), sort=False, dropna=False).ngroup()
+    if column == "efficiency":  # those of different rungs do not compare: the furthest first
+        keys["efficiency_rung"] = table["efficiency_rung"]
     keys["by"] = table[column] if low_first else -table[column]
     keys["best"] = measure.order(table)
     order = keys.sort_values(list(keys), kind="stable", na_position="last").index

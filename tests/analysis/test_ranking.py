@@ -128,6 +128,13 @@ def test_efficiency_is_taken_from_the_highest_level_with_a_curve(six: Written) -
     for trial in ("t1", "t4"):
         six.report(trial, 7.0, rung=1)
     assert set(table(six)["efficiency_at"].dropna()) == {"rung 1"}
+    six.trial("t7", parameters=3_000_000)
+    six.report("t7", 2.0)
+    six.report("t7", 6.0, rung=None, final=1)
+    ranked = table(six, by="efficiency")
+    decayed = ranked[ranked["section"] == "decayed"]
+    assert decayed["trial"].iloc[decayed["efficiency"].argmax()] == "t7"
+    assert decayed["efficiency_at"].tolist() == ["rung 1", "rung 1", "rung 0"], "no order over curves of two rungs"
 
 
 def test_what_was_measured_again_counts_as_measured_last(six: Written) -> None:
