@@ -147,9 +147,11 @@ def importances(results: Results, table: pd.DataFrame, names: Sequence[str]) -> 
     groups, worth = groups[varied], results.measure.as_losses(table[results.measure.column])
     shares = pd.Series(_shares(groups, worth))
     random = np.random.default_rng(0)
-    draws = [random.integers(len(table), size=min(len(table), MOST)) for _ in range(DRAWS)]
+    size = min(len(table), MOST)
+    draws = [random.integers(len(table), size=size) for _ in range(DRAWS)]
     resampled = pd.DataFrame([_shares(groups.iloc[rows], worth.iloc[rows]) for rows in draws])
-    low, high = np.percentile(resampled[shares.index], INTERVAL, axis=0)
+    as_of_all = shares + (resampled[shares.index] - shares) * math.sqrt(size / len(table))  # fewer vary more
+    low, high = np.percentile(as_of_all, INTERVAL, axis=0)
     return pd.DataFrame({"share": shares, "low": low, "high": high}).sort_values("share", ascending=False)
 
 

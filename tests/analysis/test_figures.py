@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
@@ -279,6 +280,21 @@ def test_importances_of_few_different_trials_come_without_a_word_of_warning(foun
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert importances(found, few, list(DIMENSIONS))["share"].sum() == pytest.approx(1)
+
+
+def test_an_interval_of_an_importance_is_that_of_all_trials_though_a_resample_has_fewer(
+    found: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = np.random.default_rng(0)
+    many = pd.DataFrame({name: chance.choice([64, 128], 320) for name in ("d_model", "heads")})
+    many["perplexity"] = 12 + 3 * (many["d_model"] + many["heads"]) / 128 + chance.normal(size=len(many))
+    monkeypatch.setattr(effects_file, "DRAWS", 20)
+    widths = []
+    for most in (len(many), len(many) // 4):
+        monkeypatch.setattr(effects_file, "MOST", most)
+        shares = importances(found, many, ["d_model", "heads"])
+        widths.append((shares["high"] - shares["low"]).sum())
+    assert widths[1] < 1.5 * widths[0], "not twice as wide"
 
 
 def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..., Written]) -> None:
