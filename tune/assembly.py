@@ -113,7 +113,7 @@ def make_family(
     suggestions = Suggester(
         space, seed=settings.seed, search=settings.search,
         prior=prior_of(recipe, space.default(), name, context.data[name].training_tokens),
-        outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.standings.front_addition),
+        outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.standings.front_additions),
         first=learned.first, asked=first_configs(settings, space),
         alike=("dropout",) if recipe.dropout_after else (),
     )  # fmt: skip

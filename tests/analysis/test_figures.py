@@ -273,6 +273,11 @@ def test_effects_are_read_at_the_highest_rung_with_enough_trials(
     for enough, level in ((20, "rung 0"), (8, "rung 1"), (3, "rung 2"), (1000, "rung 0")):
         monkeypatch.setattr(effects_file, "ENOUGH", enough)
         assert set(comparable_measurements(found, "nanogpt")["level"]) == {level}
+    devices = [f"device {number}" for number in range(len(found.reached))]  # each on its own: none compare
+    apart = found.reached["device"].where(found.reached["level"] != "rung 1", devices)
+    monkeypatch.setattr(Results, "reached", found.reached.assign(device=apart))
+    monkeypatch.setattr(effects_file, "ENOUGH", 8)
+    assert set(comparable_measurements(Results(studies=found.studies), "nanogpt")["level"]) == {"rung 0"}
 
 
 def test_importances_of_few_different_trials_come_without_a_word_of_warning(found: Results) -> None:

@@ -221,7 +221,7 @@ def _family(
         sizes = {label(curve.config): float(curve.parameters) for curve in curves}
         if idea != OUTLOOK:
             supply.outlook = Outlook(
-                lambda config: sizes[label(config)], policy.outlook, learned.speeds, policy.standings.front_addition
+                lambda config: sizes[label(config)], policy.outlook, learned.speeds, policy.standings.front_additions
             )
     else:
         from tune.curves.baselines import make_baseline  # this imports Ray and Optuna

@@ -251,8 +251,8 @@ class TrialRun:
 
 
 PICTURE_SHARE = 0.005
-"""Largest share of the device-seconds spent so far, and of the study's clock, that drawing may take: it keeps a core
-from its trial, and the driver from all of them."""
+"""Largest share of the device-seconds spent so far, and of the study's clock, that drawing may take in CPU time: it
+keeps a core from its trial, and the driver from all of them."""
 FIRST_PICTURE_SECONDS = 0.4
 """Seconds that a picture is assumed to take before one was drawn."""
 BUDGET, BEST, RUNGS, SYSTEM = "1 budget", "2 best so far", "3 rungs", "8 system"

@@ -318,8 +318,9 @@ class Standings:
             return True
         if seconds < needed - at.progress.seconds:
             return False
-        before = {each: {-1: 0.0, **self.trials[each].losses} for each in self.turned}
-        gains = [loss - before[each][at.rung] for each, (loss, _) in self.turned.items() if at.rung in before[each]]
+        begun = 0.0 if trial is None else None
+        before = {each: self.trials[each].losses.get(at.rung, begun) for each in self.turned}
+        gains = [loss - then for each, (loss, _) in self.turned.items() if (then := before[each]) is not None]
         if len(gains) < FEWEST_TURNED:
             return True
         return expected_lead(best - now - fmean(gains), stdev(gains) * math.sqrt(1 + 1 / len(gains))) >= TIE
@@ -391,11 +392,14 @@ class Standings:
 
         return min(waiting, key=adds)
 
-    def front_addition(self, size: float, forecast: Forecast) -> float | None:
-        """Return what a new trial with so many weights is expected to add to the front of all; None: there is none yet,
-        or trials are compared by their losses."""
-        there = self._rules.front and self._compared()
-        return expected_hypervolume_gain(math.log1p(size), forecast, *self._front(0))[0] if there else None
+    def front_additions(self, sizes: Sequence[float], forecasts: Sequence[Forecast]) -> list[float] | None:
+        """Return what each new trial, of so many weights, is expected to add to the front of all; None: there is none
+        yet, or trials are compared by their losses."""
+        if not (self._rules.front and self._compared()):
+            return None
+        begun = self._front(0)
+        new = zip(sizes, forecasts, strict=True)
+        return [expected_hypervolume_gain(math.log1p(size), forecast, *begun)[0] for size, forecast in new]
 
     def next_pareto_segment(
         self, seconds: float, longest: float, least: Callable[[str], float]

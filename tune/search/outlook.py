@@ -71,16 +71,16 @@ class Outlook:
 
     size(config): weights of its model (0: not known); forecast(size, speed): of a new trial that trains on so many
     tokens a second, None: too little is known of the others; earlier: how far configurations came in earlier studies;
-    addition(size, forecast): what one is expected to add to the front, None: there is none, or losses are compared.
+    additions(sizes, forecasts): what each is expected to add to the front, None: there is none, or losses are compared.
     """
 
     def __init__(
         self, size: Callable[[Config], float] = lambda config: 0.0,
         forecast: Callable[[float, float], Forecast | None] = lambda size, speed: None,
         earlier: Sequence[tuple[Config, Progress]] = (),
-        addition: Callable[[float, Forecast], float | None] = lambda size, forecast: None,
+        additions: Callable[[Sequence[float], Sequence[Forecast]], list[float] | None] = lambda sizes, forecasts: None,
     ) -> None:  # fmt: skip
-        self._forecast, self._earlier, self._addition = forecast, earlier, addition
+        self._forecast, self._earlier, self._additions = forecast, earlier, additions
         self._size_at = functools.cache(lambda key: size(dict(key)))
         self._seen: dict[str, tuple[Config, Progress]] = {}
         self._observed, self._fitted_to = 0, 0
@@ -117,9 +117,9 @@ class Outlook:
         forecasts = self.forecasts(configs)
         if forecasts is None:
             return None
-        added = [self._addition(self._size(config), each) for config, each in zip(configs, forecasts, strict=True)]
-        if (most := max((each for each in added if each is not None), default=0.0)) > 0:
-            return [math.log(max((each or 0.0) / most, LEAST_PROMISE)) for each in added]
+        added = self._additions(list(map(self._size, configs)), forecasts)
+        if added and (most := max(added)) > 0:
+            return [math.log(max(each / most, LEAST_PROMISE)) for each in added]
         lowest, _ = min(forecasts)
         return [-math.log(loss / lowest) / LOSS_PER_LOG_PROMISE for loss, _ in forecasts]
 

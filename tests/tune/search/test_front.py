@@ -84,7 +84,7 @@ def test_what_a_trial_adds_to_the_front_does_not_hang_on_what_was_asked_before()
     for count, _ in enumerate(climbing(asked), 1):
         fresh = bare(rules=Rules(front=True))
         assert len([*islice(climbing(fresh), count)]) == count
-        one, other = (policy.standings.front_addition(1e3, (1.5, 0.1)) for policy in (asked, fresh))
+        one, other = (policy.standings.front_additions([1e3], [(1.5, 0.1)]) for policy in (asked, fresh))
         assert one == other is not None
 
 
@@ -147,12 +147,12 @@ def test_with_ends_of_their_own_more_of_the_front_is_found(slots: int) -> None:
 
 
 def test_what_failed_is_no_point_of_the_front_of_a_search() -> None:
-    def addition(*, fails: bool) -> float | None:
+    def additions(*, fails: bool) -> list[float] | None:
         policy = bare(rules=Rules(front=True))
         reach(policy, "a", 3.0)
         if fails:
             reach(policy, "b", 1.0)
             policy.on_ended("b", "error: mine")
-        return policy.standings.front_addition(0.0, (2.0, 0.0))
+        return policy.standings.front_additions([0.0], [(2.0, 0.0)])
 
-    assert addition(fails=True) == addition(fails=False) != 0
+    assert additions(fails=True) == additions(fails=False) != [0]

@@ -139,9 +139,9 @@ def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
 
 
 def test_where_the_front_counts_what_is_expected_to_add_the_most_to_it_is_favoured() -> None:
-    def favoured(addition: Callable[[float, Forecast], float | None]) -> Config:
-        return NEW[most_promising(NEW, lambda point: NO_FAVOUR, outlook(TRIED[1:2], addition=addition))]
+    def favoured(additions: Callable[[Sequence[float], Sequence[Forecast]], list[float] | None]) -> Config:
+        return NEW[most_promising(NEW, lambda point: NO_FAVOUR, outlook(TRIED[1:2], additions=additions))]
 
-    assert favoured(lambda weights, forecast: 1 / weights) == min(NEW, key=size)
-    lowest = favoured(lambda weights, forecast: None)
-    assert favoured(lambda weights, forecast: 0.0) == lowest != min(NEW, key=size)
+    assert favoured(lambda sizes, forecasts: [1 / each for each in sizes]) == min(NEW, key=size)
+    lowest = favoured(lambda sizes, forecasts: None)
+    assert favoured(lambda sizes, forecasts: [0.0] * len(sizes)) == lowest != min(NEW, key=size)
