@@ -25,6 +25,8 @@ PROBED_BYTES = 2**20
 """Bytes that a disk takes which is not full."""
 UNFINISHED = ".unfinished-"
 """Beginning of the name of what is yet to be whole."""
+REPLACED = f"{UNFINISHED}replaced-"
+"""Beginning of the name of what is being replaced."""
 LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") - len(PREFIX)
 """Most bytes of the path of a folder in which Ray can make its sockets: Linux allows 107 for a socket's path."""
 
@@ -101,6 +103,7 @@ def write_folder_whole(path: Path, fill: Callable[[Path], object]) -> Path:
     process at a time may do so in the folder above. OSError: the disk takes no more, also where `fill` raises another
     error for that."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    restore_replaced(path.parent)
     for leftover in path.parent.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     place = path.with_name(UNFINISHED + path.name)
@@ -115,12 +118,26 @@ def write_folder_whole(path: Path, fill: Callable[[Path], object]) -> Path:
         finally:
             shutil.rmtree(place, ignore_errors=True)
         raise
+    replaced = path.with_name(REPLACED + path.name)
     if path.exists():
-        path.rename(path.with_name(f"{UNFINISHED}replaced-{path.name}"))
-    place.rename(path)
+        path.rename(replaced)
+    try:
+        place.rename(path)
+    except OSError:
+        restore_replaced(path.parent)
+        raise
     sync(path.parent)
-    shutil.rmtree(path.with_name(f"{UNFINISHED}replaced-{path.name}"), ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
     return path
+
+
+def restore_replaced(folder: Path) -> None:
+    """Give folders in this one their names back that were to be replaced, where a kill came before what replaces them.
+    No other process may write there meanwhile."""
+    for replaced in folder.glob(f"{REPLACED}*"):
+        path = folder / replaced.name.removeprefix(REPLACED)
+        if not path.exists():
+            replaced.rename(path)
 
 
 def ask_disk(folder: Path) -> None:

@@ -21,7 +21,7 @@ from model.data.tokenizer import Tokenizer
 from model.families import BUILT_IN, FAMILIES
 from model.nn.precision import native_precisions, prepare, set_compute
 from tune.errors import UserError
-from tune.machine import sync_folder, write_folder_whole
+from tune.machine import restore_replaced, sync_folder, write_folder_whole
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -101,7 +101,8 @@ def load_or_older(path: Path) -> tuple[Path | None, Saved | None]:
 
 
 def latest(folder: Path) -> Path | None:
-    """Return the undamaged checkpoint with the most steps in a trial's folder, or None."""
+    """Return the undamaged checkpoint with the most steps in a trial's folder, or None. Nobody may write there."""
+    restore_replaced(folder)
     return next(filter(_sound, sorted([*folder.glob("step-*"), folder / BEFORE_DECAY], key=_steps, reverse=True)), None)
 
 
@@ -124,6 +125,7 @@ def model_resume_checkpoint(folder: Path, *, undecayed: bool) -> tuple[str, int]
 def forget_decay(folder: Path) -> None:
     """Let a trial go on from before its decay: drop the step checkpoints from inside it, unless there is none
     before."""
+    restore_replaced(folder)
     if not _sound(folder / BEFORE_DECAY):
         return
     for path in folder.glob("step-*"):

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -123,10 +124,15 @@ def _only_blank_changed(whole: bytes, flipped: bytes) -> bool:
         return False
 
 
-@pytest.mark.parametrize("at", range(12))
-def test_a_kill_at_any_moment_leaves_the_one_before(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process dies after `at` of the file operations that write step 6."""
-    before, after = saved(tmp_path, 5), tmp_path / "step-000006"
+@pytest.mark.parametrize(
+    ("name", "at"), [*(("", at) for at in range(12)), *((checkpoints.BEFORE_DECAY, at) for at in range(13))]
+)
+def test_a_kill_at_any_moment_leaves_the_one_before(
+    name: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies after `at` of the file operations that write step 6, beside step 5 or in its place."""
+    folder = tmp_path / "trial"
+    before, after = saved(folder, 5, name), folder / (name or "step-000006")
     left = iter(range(at))
 
     class Killed(BaseException):
@@ -146,10 +152,12 @@ def test_a_kill_at_any_moment_leaves_the_one_before(at: int, tmp_path: Path, mon
         patch.setattr(machine, "sync", dying(machine.sync))
         patch.setattr(Path, "rename", dying(Path.rename))
         patch.setattr(Path, "write_text", dying(Path.write_text))
-        saved(tmp_path, 6)
-    assert latest(tmp_path) == (after if after.exists() else before)
-    saved(tmp_path, 7)
-    assert all(path.name.startswith("step-") for path in tmp_path.iterdir())
+        saved(folder, 6, name)
+    shutil.copytree(folder, read := tmp_path / "read")  # as the next save alone has to find it too
+    assert latest(read) == read / (after if after.exists() else before).name
+    saved(folder, 7)
+    assert load(after if after.exists() else before).state["steps"] in (5, 6)
+    assert all(path.name[0] != "." for path in folder.iterdir())
 
 
 def test_a_file_that_may_not_grow_leaves_the_one_before(tmp_path: Path) -> None:
