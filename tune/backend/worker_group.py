@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -222,7 +223,8 @@ class WorkerGroup:
         self._thread.start()
 
     def wait_until_ready(self) -> None:
-        """Wait until the processes can work. RuntimeError: they died too often. LeaseOver: the lease ends first."""
+        """Wait until the processes can work. RuntimeError: they died too often, or the mailbox did. LeaseOver: the
+        lease ends first."""
         assert self._next_message() is None, "nothing was asked for yet"
         self.hold.charge("start")
         self.start_up_seconds = time.monotonic() - self._began
@@ -238,10 +240,19 @@ class WorkerGroup:
 
     def shut_down(self) -> None:
         """Let the processes end. LeaseOver: they do not in time."""
-        self._put_task(STOP_TASK)
+        with suppress(RuntimeError):  # the mailbox died, and they with it
+            self._put_task(STOP_TASK)
+        self._wait_for_end()
+
+    def _wait_for_end(self) -> None:
         self._thread.join(self._patience)
         if self._thread.is_alive():
             raise LeaseOver
+
+    def _mailbox_died(self) -> RuntimeError:
+        """Wait for the end of the processes, which cannot do without the mailbox either; return what to raise."""
+        self._wait_for_end()
+        return RuntimeError("the process of their mailbox died")
 
     @property
     def _patience(self) -> float:
@@ -253,6 +264,8 @@ class WorkerGroup:
             ray.get(self.setup.mailbox.actor.put_task.remote(task), timeout=self._patience)
         except ray.exceptions.GetTimeoutError:
             raise LeaseOver from None
+        except ray.exceptions.RayActorError as error:
+            raise self._mailbox_died() from error
 
     def _next_message(self) -> Message | None:
         waiting = self.setup.mailbox.actor.next_message.remote()
@@ -263,7 +276,10 @@ class WorkerGroup:
             if not self._patience:
                 raise LeaseOver
             self.watch()
-        return ray.get(waiting)
+        try:
+            return ray.get(waiting)
+        except ray.exceptions.RayActorError as error:
+            raise self._mailbox_died() from error
 
     def _fit(self) -> None:
         needs = {"CPU": 1.0} | ({"GPU": 1.0} if self.gpus else {})

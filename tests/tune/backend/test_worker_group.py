@@ -7,11 +7,13 @@ import signal
 import socket
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from model.config import Config
 from model.data.dataset import TextData
@@ -194,6 +196,36 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
         WorkerGroup(1, setup, 0, hold).shut_down()
     hung.set()
     journal.close()
+
+
+@pytest.mark.parametrize("hang", [False, True])
+@pytest.mark.parametrize("asked", ["wait_until_ready", "do", "shut_down"])
+def test_processes_whose_mailbox_died_are_gone_before_that_is_told_else_overdue(
+    monkeypatch: pytest.MonkeyPatch, asked: str, hang: bool
+) -> None:
+    died, ended = threading.Event(), threading.Event()
+
+    def fit() -> None:
+        died.wait(PATIENCE_SECONDS)
+        ended.set()
+
+    def get(done: object, timeout: float = 0.0) -> None:
+        if not hang:
+            died.set()
+        raise ray.exceptions.ActorDiedError
+
+    fake = SimpleNamespace(get=get, wait=lambda waiting, timeout: (waiting, []), exceptions=ray.exceptions)
+    monkeypatch.setattr(distributed, "Trainer", lambda *_, **__: SimpleNamespace(fit=fit))
+    monkeypatch.setattr(distributed, "ray", fake)
+    method = SimpleNamespace(remote=lambda *_: None)
+    setup: Any = SimpleNamespace(mailbox=SimpleNamespace(actor=SimpleNamespace(put_task=method, next_message=method)))
+    hold: Any = SimpleNamespace(seconds_left=0.0 if hang else 2 * PATIENCE_SECONDS)
+    group = WorkerGroup(2, setup, 0, hold)
+    told = pytest.raises(LeaseOver) if hang else pytest.raises(RuntimeError, match="mailbox")
+    with nullcontext() if asked == "shut_down" and not hang else told:
+        getattr(group, asked)(*([STOP_TASK] if asked == "do" else []))
+    assert ended.is_set() != hang
+    died.set()
 
 
 @pytest.mark.parametrize(
