@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tune.errors import is_disk_error
 from tune.machine import excluded_from_gc
 
 with excluded_from_gc():
@@ -100,6 +101,23 @@ class LeasedTrial(ray.tune.Trainable):
                 write_heartbeat(self._environment.folder, assignment["trial"], assignment["lease"], self._now())
         return opened
 
+    def step(self) -> dict[str, Any]:
+        """Train until the next report. Returns what `_next_result` does; or `refused`, the error of a disk that took no
+        data: the lease is over, and nothing trains on."""
+        try:
+            return self._next_result()
+        except OSError as error:
+            if not is_disk_error(error):
+                raise
+            self._end_others()
+            self._note_lease_over()
+            return {"refused": [error.errno, error.strerror, error.filename]}
+
+    def _next_result(self) -> dict[str, Any]:
+        """Train until the next report. Returns `report`, its row as JSON, of which Ray makes no metrics of its own.
+        OSError: a disk takes no data."""
+        raise NotImplementedError
+
     def _note_lease_over(self) -> None:
         """Note that the lease has ended with its last report: from now on the process waits for the driver."""
         with self._turn:
@@ -131,7 +149,7 @@ class LeasedTrial(ray.tune.Trainable):
         return left
 
     def _end_others(self) -> None:
-        """End the processes that this one began, before it ends itself."""
+        """End the processes that this one began."""
 
     def _now(self) -> float:
         """Return the time on the study's clock."""

@@ -51,9 +51,9 @@ class LoopTrial(LeasedTrial):
         self._begin(self._take(new_config))
         return True
 
-    def step(self) -> dict[str, Any]:
-        """Train until the next report. Returns `report`, its row as JSON; or `refused`, the error of a disk that took
-        no data. LoopFailed: the loop raised an error."""
+    def _next_result(self) -> dict[str, Any]:
+        """Train until the next report. Returns `report`. LoopFailed: the loop raised an error. OSError: the disk took
+        no data, of the loop's or of ours."""
         self._trains = True
         try:
             found = self._next_report()
@@ -65,7 +65,7 @@ class LoopTrial(LeasedTrial):
             return {"report": json.dumps(to_row(found))}
         self._note_lease_over()
         if "refused" in found:
-            return {"refused": found["refused"]}
+            raise OSError(*found["refused"])
         raise LoopFailed(f"its process said:\n{found['error']}")
 
     def cleanup(self) -> None:

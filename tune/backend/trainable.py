@@ -72,12 +72,9 @@ class TrainingTrial(LeasedTrial):
         self._reports = self._train(opened, new_config["peak_flops"])
         return True
 
-    def step(self) -> dict[str, Any]:
-        """Train until the next report is due.
-
-        Returns `report`, its row as JSON, of which Ray makes no metrics of its own; or `ran_out`: memory did, and
-        smaller parts of a batch do not help; or `refused`, the error of a disk that took no data.
-        """
+    def _next_result(self) -> dict[str, Any]:
+        """Train until the next report is due. Returns `report`; or `ran_out`: memory did, and smaller parts of a batch
+        do not help."""
         try:
             report = self._measured(self._train_on())
             if report.ended == "final" and self._environment.listed:
@@ -87,9 +84,7 @@ class TrainingTrial(LeasedTrial):
             return {"report": json.dumps(to_row(report))}
         except Exception as error:
             self._note_lease_over()
-            if isinstance(error, OSError) and is_disk_error(error):
-                return {"refused": [error.errno, error.strerror, error.filename]}
-            if not ran_out(error):
+            if is_disk_error(error) or not ran_out(error):
                 raise
             self._limit.lift()
             return {"ran_out": True}

@@ -1,15 +1,19 @@
 """The worker of a user's loop, without a Ray around it: what it runs, keeps and says."""
 
+import errno
 import importlib
+import math
 import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.tune.backend.worker import COUNTS, LOSS, Worker
+from tune.backend import loop_trial
 from tune.backend.loop_trial import LoopFailed
 from tune.errors import parse_traceback as in_one_line
 from tune.load import Loop
@@ -164,6 +168,18 @@ def test_a_disk_that_is_full_when_a_loop_prints_is_told_as_such_and_fails_no_tri
     file.symlink_to("/dev/full")
     worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop("def train(config):\n    print('epoch')\n"))
     assert "refused" in worker.trial.step()
+
+
+def test_a_disk_that_is_gone_as_a_loop_is_ended_by_force_is_told_as_such_and_fails_no_trial(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(folder))
+
+    worker.trial.setup(worker.lease_of(), worker.place, worker.loop("def train(config):\n    time.sleep(600)\n"))
+    monkeypatch.setattr(loop_trial, "newest_checkpoint", gone)
+    monkeypatch.setattr(loop_trial, "time", SimpleNamespace(monotonic=lambda: math.inf))
+    assert worker.trial.step()["refused"][0] == errno.EIO
 
 
 SAVES = """
