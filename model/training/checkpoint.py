@@ -4,8 +4,8 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from model.config import OLD_DEFAULTS, Config
 from model.data.tokenizer import Tokenizer
 from model.families import BUILT_IN, FAMILIES
 from model.nn.precision import native_precisions, prepare, set_compute
-from tune.errors import UserError
+from tune.errors import UserError, is_disk_error
 from tune.machine import restore_replaced, sync_folder, write_folder_whole
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -80,7 +80,8 @@ def save(
 
 
 def load(path: Path) -> Saved:
-    """Read and verify a checkpoint folder; DamagedCheckpoint says which file is not as it was written."""
+    """Read and verify a checkpoint folder; DamagedCheckpoint says which file is not as it was written,
+    OSError which one the disk does not give now."""
     state = _read_state(path)
     for file in (WEIGHTS, OPTIMIZER):
         if not (path / file).is_file() or _digest(path / file) != state["files"].get(file):
@@ -206,10 +207,13 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
 
 def _read_state(path: Path) -> dict[str, Any]:
     try:
-        state = json.loads((path / STATE).read_text())
+        with _named(path / STATE):
+            state = json.loads((path / STATE).read_text())
         known = type(state["steps"]) is int and isinstance(state["files"], dict)
         sound = state.pop("checksum") == _checksum(state) and known
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        if is_disk_error(error):
+            raise
         sound = False
     if not sound:
         raise DamagedCheckpoint(f"checkpoint: {path / STATE} is missing or damaged; use an older checkpoint")
@@ -229,5 +233,15 @@ def _checksum(state: dict[str, Any]) -> str:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with _named(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Have the error of reading a file name it: what a disk does not give now is not damaged, and may be back later."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise

@@ -18,6 +18,7 @@ from model.training import checkpoint as checkpoints
 from model.training.checkpoint import DamagedCheckpoint, export, latest, load, load_model, save
 from tests.conftest import small_files
 from tune import machine
+from tune.errors import is_disk_error
 
 
 class Bomb:
@@ -114,6 +115,17 @@ def test_any_damage_falls_back_to_the_one_before(file: str, tmp_path: Path) -> N
     assert latest(tmp_path) == before
     (before / file).unlink()
     assert latest(tmp_path) is None
+
+
+@pytest.mark.parametrize("file", [checkpoints.WEIGHTS, checkpoints.OPTIMIZER, checkpoints.STATE])
+def test_a_file_that_the_disk_does_not_give_now_is_no_damage_and_is_told_by_its_name(file: str, tmp_path: Path) -> None:
+    """Else a trial would go on from an older one, or from none, because of a network disk's hiccup."""
+    path = saved(tmp_path, 5) / file
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # the first bytes of which no process can read
+    with pytest.raises(OSError) as told:
+        latest(tmp_path)
+    assert is_disk_error(told.value) and told.value.filename == str(path)
 
 
 def _only_blank_changed(whole: bytes, flipped: bytes) -> bool:
