@@ -17,12 +17,10 @@ import signal
 import socket
 import sys
 import sysconfig
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -40,16 +38,17 @@ import sys
 folder, root = sys.argv[1:3]
 sys.path[:] = [*([folder] if folder else []), *(each for each in sys.path if each not in ('', folder)), root]
 from tune.loop_process import main
-main(int(sys.argv[3]), int(sys.argv[4]))
+main(int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
 """
-"""Code of such a process; its arguments are the user's folder, ours, and the descriptors of a socket and a pipe."""
+"""Code of such a process; its arguments are the user's folder, ours, the descriptors of a socket and a pipe, and a
+folder that is removed after its end."""
 
 
-def main(descriptor: int, pipe: int) -> None:
+def main(descriptor: int, pipe: int, scratch: str) -> None:
     """Work on leases until the worker is gone: the first line says what the loop is, each other what a lease is for."""
     line = socket.socket(fileno=descriptor)
     end_when_pipe_closes(pipe, line)
-    sys.meta_path.insert(0, RayTuneFinder())
+    sys.meta_path.insert(0, RayTuneFinder(scratch))
     lines = line.makefile("r", encoding="utf-8")
 
     def send(message: Mapping[str, Any]) -> None:
@@ -248,7 +247,11 @@ def bind_lease_config(train: Callable[[dict[str, Any]], object]) -> Callable[[],
 
 
 class RayTuneFinder:
-    """An import finder that finds `ray.tune` as Python does, and lets its functions report to us."""
+    """An import finder that finds `ray.tune` as Python does, and lets its functions report to us. scratch: where
+    trials have their folders."""
+
+    def __init__(self, scratch: str) -> None:
+        self._scratch = scratch
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Return the spec of `ray.tune`, as importlib asks; None for any other module."""
@@ -260,15 +263,15 @@ class RayTuneFinder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                patch_ray_tune(module)
+                patch_ray_tune(module, self._scratch)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def patch_ray_tune(tune: Any) -> None:
+def patch_ray_tune(tune: Any, scratch: str) -> None:
     """Replace ray.tune.report and ray.tune.get_checkpoint in this process, and what ray.tune.get_context tells of a
-    trial."""
+    trial, which has its folder in `scratch`."""
 
     def report(metrics: dict[str, Any], *, checkpoint: Any = None) -> None:
         def save(folder: Path) -> None:
@@ -290,9 +293,9 @@ def patch_ray_tune(tune: Any) -> None:
     def of_trial(told: Callable[[Terms], object]) -> Callable[[], object]:
         return lambda: None if (lease := current_lease()) is None else told(lease.terms)
 
-    @cache
     def own_folder(trial: str) -> str:
-        return tempfile.mkdtemp(prefix=f"{trial}-")  # not in the study, which holds no links
+        os.makedirs(folder := os.path.join(scratch, trial), exist_ok=True)  # not in the study, which holds no links
+        return folder
 
     tune.report, tune.get_checkpoint = report, get_checkpoint
     context = tune.get_context()

@@ -483,7 +483,7 @@ def test_a_script_that_never_asks_for_its_configuration_is_told_so_in_one_line(h
     loop.set_current_lease(held.lease)
     held.lease.asked = False
     utils = SimpleNamespace(flatten_dict=dict)
-    patch_ray_tune(theirs := SimpleNamespace(get_context=SimpleNamespace, utils=utils))
+    patch_ray_tune(theirs := SimpleNamespace(get_context=SimpleNamespace, utils=utils), scratch="")
     for report in (partial(loop.report, loss=1.0), partial(theirs.report, {"loss": 1.0})):
         with pytest.raises(ValueError, match=r"^report: the loop never asked for its configuration: call [^\n]*$"):
             report()

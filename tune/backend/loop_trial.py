@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tune.errors import ROOT
 from tune.load import Loop
 from tune.loop import Record, Terms, newest_checkpoint, output_of, read_record
 from tune.loop_process import BOOT, kill_process_tree
+from tune.machine import private_folder
 from tune.reports import LEASE_RESERVE_FACTOR, Evaluation, Report, to_row
 
 LOOK_SECONDS = 0.2
@@ -44,6 +45,7 @@ class LoopTrial(LeasedTrial):
         self._loop = loop
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
+        self._scratch = ExitStack()
         self._begin(self.take_first_lease(config, environment))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -102,8 +104,9 @@ class LoopTrial(LeasedTrial):
         self._line, theirs = socket.socketpair()
         pipe, self._pipe = os.pipe()
         ends = [theirs.fileno(), pipe]
+        scratch = self._scratch.enter_context(private_folder())
         self._process = subprocess.Popen(
-            [sys.executable, "-c", BOOT, str(self._loop.folder), str(ROOT), *map(str, ends)],
+            [sys.executable, "-c", BOOT, str(self._loop.folder), str(ROOT), *map(str, ends), str(scratch)],
             pass_fds=ends, cwd=self._loop.folder, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         theirs.close()
@@ -203,6 +206,7 @@ class LoopTrial(LeasedTrial):
             self._process.wait()
             self._process = None
             os.close(self._pipe)
+            self._scratch.close()
         if self._line is not None:
             self._line.close()
             self._line = None

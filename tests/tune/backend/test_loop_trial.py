@@ -229,7 +229,7 @@ from ray.tune import Checkpoint, report
 def train(config):
     context = tune.get_context()
     names = context.get_experiment_name(), context.get_trial_id(), context.get_trial_name()
-    print(*names, os.listdir(context.get_trial_dir()))
+    print(*names, os.listdir(folder := context.get_trial_dir()), folder)
     start = 0
     if (checkpoint := tune.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
@@ -248,7 +248,11 @@ def test_a_function_of_ray_tunes_runs_unchanged(worker: Worker) -> None:
     assert worker.goes_on(steps=50).steps == 50
     last = worker.goes_on(rung=None, steps=None)
     assert last.ended == "returned" and last.steps == 100 and last.valid and last.valid.loss == 0.01
-    assert worker.output.splitlines() == [f"{worker.place.folder.name} t001 t001 []"] * 3
+    folder = Path(worker.output.split()[-1])
+    assert worker.output.splitlines() == [f"{worker.place.folder.name} t001 t001 [] {folder}"] * 3
+    assert folder.is_dir()
+    worker.trial.cleanup()
+    assert not folder.exists()
 
 
 def test_a_function_of_this_session_goes_along_with_what_it_holds(worker: Worker) -> None:
