@@ -184,3 +184,20 @@ def test_a_copy_that_a_disk_does_not_take_is_the_disks_error_and_leaves_nothing(
             tmp_path / "made", lambda place: shutil.copytree(tmp_path / "from", place, dirs_exist_ok=True)
         )
     assert is_disk_error(refused.value) and [path.name for path in tmp_path.iterdir()] == ["from"]
+
+
+def test_a_folder_stays_where_what_is_to_replace_it_cannot_get_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder_whole(tmp_path / "made", lambda place: (place / "file").write_text("old"))
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if (path / "file").read_text() == "new":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match="Input"):
+        write_folder_whole(tmp_path / "made", lambda place: (place / "file").write_text("new"))
+    assert (tmp_path / "made" / "file").read_text() == "old"
