@@ -18,7 +18,6 @@ from model.families import FAMILIES
 from tune.assembly import make_engine, make_family, parameters
 from tune.corpora import flag_of_corpus
 from tune.devices import find_devices
-from tune.flags import invalid
 from tune.own_space import OwnSpace
 from tune.recipe import (
     LEAST_TOKENS_A_WEIGHT,
@@ -193,9 +192,7 @@ def make_plan(settings: Settings) -> Plan:
 
     Configurations are drawn as the search draws its first ones: what a sampler learns from losses is not foreseen.
     """
-    if settings.address is not None:
-        remedy = "leave --address out; --devices N --oversubscribe plans for N devices like this machine's"
-        raise invalid("plan", f"looks at this machine, not at the cluster at {settings.address!r}: {remedy}")
+    settings.check_planned_here()
     began = time.monotonic()
     drawn = replace(settings, search="prior") if settings.search == "tpe" else settings
     context = make_search_context(drawn, find_devices(settings))

@@ -72,7 +72,8 @@ def note_prospects(settings: Settings, engine: Engine) -> None:
 
 def prospects(settings: Settings) -> Prospects:
     """Return the prospects of the study that these settings resume. UserError: it is damaged, has no trial yet, has
-    spent more than the cap, or cannot go on with these devices."""
+    spent more than the cap, or cannot go on with these devices; or --address."""
+    settings.check_planned_here()
     folder = settings.resume
     assert folder is not None, "there is a study"
     with Journal.in_memory_copy(folder) as journal, damage_as_user_error(journal):
@@ -162,6 +163,8 @@ def prospect_lines(found: Prospects) -> Iterator[str]:
     yield ""
     yield "Predicted by the scaling law, from configurations tried so far: of a smaller cap what a new search would"
     yield "have given, had it picked the right trial; of a larger one what this one gives, continued. Intervals: 80 %."
+    if settings.stop_below_gain:
+        yield "--stop-below-gain is not planned for: it may end the search before its cap."
 
 
 def _family_lines(name: str, found: Prospects) -> Iterator[str]:

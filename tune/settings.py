@@ -337,6 +337,12 @@ class Settings(SearchFlags):
                 except OSError as error:
                     raise invalid(name, f"'{path}' cannot be read ({error.strerror}): name a file") from None
 
+    def check_planned_here(self) -> None:
+        """Check that a plan is of this machine. UserError: it is of a cluster."""
+        if self.address is not None:
+            remedy = "leave --address out; --devices N --oversubscribe plans for N devices like this machine's"
+            raise invalid("plan", f"looks at this machine, not at the cluster at {self.address!r}: {remedy}")
+
     @property
     def terms(self) -> dict[str, float | None]:
         """Return the terms under which a study comes to its own end."""

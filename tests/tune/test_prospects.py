@@ -15,7 +15,7 @@ from tune import cli
 from tune.assembly import make_engine
 from tune.errors import UserError
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.prospects import favour_of, note_prospects, prospects, restore_policies
+from tune.prospects import favour_of, note_prospects, prospect_lines, prospects, restore_policies
 from tune.recipe import Recipe
 from tune.search.resume import close_what_a_kill_left_open, spent
 from tune.search.suggest import Suggester
@@ -148,6 +148,12 @@ def test_of_other_devices_it_predicts_what_the_search_would_that_goes_on_with_th
     assert told[0] != told[1] != told[2]
     with pytest.raises(UserError, match=r"^--devices: '9' is more than the 8 there are: ask for at most 8, or add"):
         prospects(asked(world, devices=9))
+    for devices in (4, None):
+        with pytest.raises(UserError, match=r"^--plan: looks at this machine, .*6379': leave --address out; "):
+            prospects(asked(world, devices=devices, address="10.0.0.1:6379"))
+    for gain in (None, "0.01/h"):  # what cannot be foreseen is said
+        lines = "\n".join(prospect_lines(prospects(asked(world, stop_below_gain=gain))))
+        assert ("--stop-below-gain is not planned for" in lines) == (gain is not None)
     world.journal.write_facts(devices={"kind": "cuda", "slots": 2})
     with pytest.raises(UserError, match=r"^--resume: the study runs on GPUs, and here are CPU cores: "):
         prospects(asked(world, devices=8))
