@@ -462,11 +462,15 @@ def test_the_printed_line_to_go_on_names_the_loop_its_mirror_and_its_cluster(her
     [(LOOP, "gone.py' cannot be read"), ({"families": "nanogpt"}, "' is of no training loop of yours: leave it out$")],
 )
 def test_of_a_loop_that_is_typed_wrongly_beside_resume_no_study_is_called_damaged(
-    here: Path, began: dict[str, Any], said: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, began: dict[str, Any], said: str
 ) -> None:
     (here / "study.json").write_text(json.dumps({"settings": Settings(budget="1h", **began).stored()}))
     with pytest.raises(UserError, match=rf"^--train: '[^\n]*{said}"):
         Settings.of_study(here, train="gone.py" if began is LOOP else LOOP["train"])
+    if began is LOOP:
+        monkeypatch.setattr("tune.settings.load_families", lambda file: None)
+        with pytest.raises(UserError, match=r"^--load: is not for --train: leave it out$"):
+            Settings.of_study(here, train=LOOP["train"], load=here / "mine.py")
 
 
 def test_what_is_to_change_is_inside_of_the_call_that_goes_on_with_a_function(here: Path) -> None:
