@@ -472,8 +472,8 @@ class Settings(SearchFlags):
                 what = f"'{file}' has {given}: {value!r:.200}, which is never taken from a file"
                 how = shlex.join(flag_words({name: value if value is True else str(value)}))
                 raise invalid("config", f"{what}: add {how}")
-            if not never and value is not False:
-                typed[name] = value if value is True else words_of(known[name], value)
+            if not never:
+                typed[name] = value if isinstance(value, bool) else words_of(known[name], value)
         return typed
 
     @classmethod

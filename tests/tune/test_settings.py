@@ -306,6 +306,8 @@ def test_a_resumed_study_keeps_its_own_settings_but_may_get_a_new_total_and_dead
     assert settings.resume == settings.out == study
     settings = parse("--resume runs/x --budget 2h --deadline 3h --seed 3 --fix heads=4 --devices 1")
     assert (settings.budget, settings.deadline, settings.devices) == (7200, 10_800, 1)
+    (study / "off.yaml").write_text("oversubscribe: false\n")
+    assert not parse("--resume runs/x --config runs/x/off.yaml").oversubscribe
     stored = Settings(budget=3600, devices=3).stored()
     (study / "study.json").write_text(json.dumps({"settings": stored}))
     assert parse("--resume runs/x --oversubscribe").slots(1, "cpu") == 3
