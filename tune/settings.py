@@ -110,6 +110,7 @@ class Settings(SearchFlags):
             words = (self.fix if isinstance(self.fix, str) else fix_text(self.fix)).split(",")
             remedy = f"write {' '.join(f'--range {word.strip()}' for word in words)}"
             raise invalid("fix", f"'{','.join(words)}' is not for --train: {remedy}")
+        untyped = dict.fromkeys(FAMILIES, 1 / len(FAMILIES))
         for each in sorted(fields(self), key=lambda each: each.name != "families"):  # others name their dimensions
             value = getattr(self, each.name)
             if hasattr(value, "item"):  # a number of NumPy's
@@ -121,6 +122,8 @@ class Settings(SearchFlags):
                     object.__setattr__(self, each.name, make_space(value))
             elif needs_parsing(each, value):
                 object.__setattr__(self, each.name, parse_setting(each, words_of(each, value)))
+            elif each.name == "families" and self.train is not None and value == untyped:
+                object.__setattr__(self, each.name, {LOOP: 1.0})
             if each.name == "families" and self.train is None:
                 for unknown in (name for name in self.families if name not in SPACES and name != LOOP):
                     raise UnknownFamily(unknown)
@@ -224,9 +227,8 @@ class Settings(SearchFlags):
         for setting in fields(self):
             if setting.name in FAMILY_ONLY_SETTINGS and getattr(self, setting.name) not in (setting.default, {}, ()):
                 raise invalid(setting.name, "is not for --train: leave it out")
-        if set(self.families) not in ({LOOP}, set(FAMILIES)) or len({*self.families.values()}) > 1:
+        if set(self.families) != {LOOP}:
             raise invalid("families", f"{families_text(self.families)!r}: --train is in their place: leave one out")
-        object.__setattr__(self, "families", {LOOP: 1.0})
         if isinstance(self.train, str):
             check_loop(self.train)
         else:

@@ -189,6 +189,7 @@ WRONG = {
     f"{LOOP} --life many": "--life: 'many' is not a whole number",
     f"{LOOP} --life 500epochs": "--life: '500epochs' is not a whole number of steps, .*: write it without a unit",
     f"{LOOP} --families nanogpt": "--families: 'nanogpt=100': --train is in their place",
+    f"{LOOP} --families translation,nanogpt": "--families: 'translation=50,nanogpt=50': --train is in",
     f"{LOOP} --fix a=1,b=2": "--fix: 'a=1,b=2' is not for --train: write --range a=1 --range b=2$",
     f"{LOOP} --text-corpus builtin": "--text-corpus: is not for --train",
     f"{LOOP} --objective front": "--objective: is not for --train",
