@@ -262,10 +262,13 @@ def limit_model_size(space: Space, settings: Settings, data: Data, recipe: Mappi
 
 
 def first_configs(settings: Settings, space: Space | OwnSpace) -> list[dict[str, Value]]:
-    """Return the configurations of --first that name a dimension of this space, completed. UserError: one is not in
-    it."""
+    """Return the configurations of --first that name a dimension of this space, completed; of a resumed study
+    without those in a precision that this device lacks. UserError: one is not in it."""
     here = space.given if isinstance(space, OwnSpace) else space.dimensions
-    wanted = ({name: each[name] for name in each if name in here} for each in settings.first)
+    wanted = [{name: each[name] for name in each if name in here} for each in settings.first]
+    if settings.resume is not None and isinstance(space, Space):
+        native = space.dimensions.get("precision", ())
+        wanted = [each for each in wanted if "precision" not in each or each["precision"] in native]
     with under_flag("first"):
         return [space.nearest(each) for each in wanted if each]
 

@@ -35,7 +35,7 @@ from tune.own_space import choice, floats, integers
 from tune.recipe import StepPrices
 from tune.registry import register
 from tune.search.suggest import Suggester
-from tune.search_context import SearchContext, make_search_context
+from tune.search_context import SearchContext, first_configs, make_search_context
 from tune.search_space import CENTRE, Config, Dimension
 from tune.settings import Settings
 from tune.store.journal import Journal
@@ -236,6 +236,14 @@ def test_what_is_asked_for_first_is_asked_of_the_families_that_have_it(
         for first, context in contexts.items()
     )
     assert asked["made"] == {"width": 16} != free["made"] and asked["nanogpt"] == free["nanogpt"]
+
+
+def test_a_study_goes_on_without_what_was_asked_for_first_in_a_precision_that_its_device_lacks(here: Path) -> None:
+    asked = Settings(budget="1h", families="nanogpt", first="precision=bf16 d_model=64")
+    space = asked.space_of("nanogpt", ("fp32",))
+    with pytest.raises(UserError, match=r"^--first: 'precision=bf16' is not in the space of nanogpt: choose of fp32$"):
+        first_configs(asked, space)
+    assert first_configs(replace(asked, resume=here), space) == [space.nearest({"d_model": 64})]
 
 
 @pytest.mark.parametrize("family", ["nanogpt", "translation"])
