@@ -374,8 +374,10 @@ class Settings(SearchFlags):
 
     def slots(self, available: int, kind: str) -> int:
         """Return how many devices to use where so many of a kind are available. UserError: more are asked for without
-        --oversubscribe, or more GPUs than a plan is of: no two processes of Ray's can have a whole GPU each of one."""
-        wanted, planned = available if self.devices is None else self.devices, kind == "cpu" or self.plan
+        --oversubscribe, or more GPUs than a plan is of: no two processes of Ray's can have a whole GPU each of one; or
+        more than a cluster has, whose nodes have said what they give."""
+        wanted = available if self.devices is None else self.devices
+        planned = self.address is None and (kind == "cpu" or self.plan)
         if wanted > available and not (planned and self.oversubscribe):
             remedy = f"ask for at most {available}{', or add --oversubscribe' if planned else ''}"
             raise invalid("devices", f"'{wanted}' is more than the {available} there are: {remedy}")

@@ -95,7 +95,10 @@ def test_slots_are_all_devices_unless_fewer_are_asked_for_and_more_need_oversubs
     assert settings(devices=1).slots(2, "cpu") == 1
     with pytest.raises(ValueError, match=r"--devices: '3' is more than the 2 there are: .* 2, or add --oversubscribe"):
         settings(devices=3).slots(2, "cpu")
-    assert settings(devices=3, oversubscribe=True).slots(2, "cpu") == 3
+    more = settings(devices=3, oversubscribe=True)
+    assert more.slots(2, "cpu") == 3
+    with pytest.raises(ValueError, match=r"--devices: '3' is more than the 2 there are: ask for at most 2$"):
+        replace(more, address="10.0.0.1:6379").slots(2, "cpu")
 
 
 def test_a_new_study_needs_a_new_folder_that_can_be_made(tmp_path):
