@@ -62,21 +62,22 @@ def ranking(results: Results, *, by: str = "perplexity-per-parameter") -> pd.Dat
     reported.
 
     Front and efficiency are those among all trials that completed the same rung, whether or not they went on from it;
-    efficiency is that at the highest rung that a trial shares with enough others for a curve (`efficiency_at`). subset:
+    efficiency is that at the highest rung that a trial shares with enough others for a curve (`efficiency_at`), and
+    ranked by it, trials come first whose curve is of a further rung. subset:
     target tokens of the validation subset that was measured; NaN: the whole split (`on_whole`), or not written.
     """
     reached, measure = results.reached, results.measure
     last = reached.drop_duplicates(TRIAL_COLUMNS, keep="last")
     reported = [measure.column, *results.last_reported]
     curved = reached[reached["efficiency"].notna()].drop_duplicates(TRIAL_COLUMNS, keep="last")
-    curved = curved.assign(
-        efficiency_at=curved["level"], efficiency_rung=-curved["rung"].mask(curved["final"], math.inf)
-    )
+    keys = _levels(curved, curved["final"].map({True: "decayed", False: "rung"}), measure)
+    curve = keys.sort_values(list(keys)).groupby(list(keys), sort=False, dropna=False).ngroup()
+    curved = curved.assign(efficiency_at=curved["level"], curve=curve)
     table = results.trials.merge(
         last[[*TRIAL_COLUMNS, *dict.fromkeys([*MEASURED, *reported]), "front"]], on=TRIAL_COLUMNS, how="left"
     )
     table = table.merge(
-        curved[[*TRIAL_COLUMNS, *EFFICIENCY_COLUMNS, "efficiency_at", "efficiency_rung"]], on=TRIAL_COLUMNS, how="left"
+        curved[[*TRIAL_COLUMNS, *EFFICIENCY_COLUMNS, "efficiency_at", "curve"]], on=TRIAL_COLUMNS, how="left"
     )
     table[["front", "final", "on_whole"]] = table[["front", "final", "on_whole"]].eq(True)
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)
@@ -109,8 +110,8 @@ def _levels(table: pd.DataFrame, section: pd.Series, measure: Measure) -> pd.Dat
 def _ordered(table: pd.DataFrame, measure: Measure, column: str, low_first: bool) -> pd.DataFrame:
     keys = _levels(table, table["section"], measure)
     groups = keys.groupby(list(keys), sort=False, dropna=False).ngroup()
-    if column == "efficiency":  # those of different rungs do not compare: the furthest first
-        keys["efficiency_rung"] = table["efficiency_rung"]
+    if column == "efficiency":  # those of different curves do not compare: the furthest first
+        keys["curve"] = table["curve"]
     keys["by"] = table[column] if low_first else -table[column]
     keys["best"] = measure.order(table)
     order = keys.sort_values(list(keys), kind="stable", na_position="last").index

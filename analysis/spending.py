@@ -11,12 +11,12 @@ from analysis.settings import SpendSettings
 from analysis.study import RUNS, Study, is_driver_alive, newest_study, open_study
 from tune.reports import TIE
 from tune.store.journal import ENDED_BY_CAP, ENDED_BY_ERRORS, ENERGY, MIN_UNSPENT_SHARE, SLOT_SHARE_SQL
-from tune.store.queries import OF_BEST
+from tune.store.queries import LOSS, OF_BEST
 from tune.units import duration_text, energy_text, money_text, parse_price
 
 TRAINED_ON = f"""
     WITH looks AS (
-             SELECT trial, training_seconds, IIF(numbers IS NULL, MIN(valid_loss, IFNULL(averaged_loss, valid_loss)),
+             SELECT trial, training_seconds, IIF(numbers IS NULL, {LOSS.format("reports")},
                  ?2 * (SELECT value FROM json_each(numbers) WHERE key = ?1)) AS loss FROM reports
              WHERE valid_loss IS NOT NULL AND NOT {OF_BEST}),
          lowest AS (SELECT trial, MIN(loss) AS loss FROM looks GROUP BY trial),

@@ -168,8 +168,8 @@ class SearchFlags(Flags):
         default=None, metavar="HOST:PORT", stored=False, on_resume=True,
     )  # fmt: skip
     oversubscribe: bool = flag_field(
-        "allow more CPU cores than there are, more GPUs with --plan, and more trials on a GPU than CPU cores for it "
-        "(may change with --resume)",
+        "allow more CPU cores than this machine has, more GPUs with --plan, and more trials on a GPU than CPU cores "
+        "for it (may change with --resume)",
         default=False, on_resume=True,
     )  # fmt: skip
     deadline: float | None = flag_field(

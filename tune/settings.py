@@ -521,10 +521,10 @@ class Settings(SearchFlags):
             missing = f"'{folder}' has a family {error.name!r}, which is not known here"
             raise invalid("resume", f"{missing}: add --load {file}; in Python, register it first") from None
         except (ValueError, RecursionError) as error:
-            if any(changes.get(name) is not None and str(error).startswith(f"--{name}: ") for name in EXECUTED):
-                raise  # it is what was typed: the study's own is never taken
             if changes.get("train") is not None and isinstance(stored, dict) and "train" not in stored:
                 raise invalid("train", f"'{folder}' is of no training loop of yours: leave it out") from None
+            if any(changes.get(name) is not None and str(error).startswith(f"--{name}: ") for name in EXECUTED):
+                raise  # it is what was typed: the study's own is never taken
             raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
         if settings is None:
             what, entry = f"the experiment {is_of}" if is_of else "a search", script_command("tune/run.py")

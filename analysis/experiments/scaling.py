@@ -50,7 +50,7 @@ def steps_table(study: Study) -> pd.DataFrame:
 
 
 def speed_ups(study: Study) -> pd.DataFrame:
-    """Return speed-ups over one device: weak, with a fixed batch for each device, by tokens a second; strong, with a
+    """Return speed-ups over one device: weak, with a fixed batch for each device, by rows a second; strong, with a
     fixed batch in all."""
     steps = steps_of(experiment_rows(study, "scaling"))
     return pd.DataFrame([

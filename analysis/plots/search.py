@@ -190,7 +190,10 @@ def curves(results: Results, family: str) -> Picture:
     furthest = results.reached.drop_duplicates(TRIAL_COLUMNS, keep="last")[[*TRIAL_COLUMNS, "level"]]
     points = points.merge(furthest, on=TRIAL_COLUMNS, how="left").fillna({"level": NO_LEVEL})
     ends = points.drop_duplicates(TRIAL_COLUMNS, keep="last")
-    ends = ends.assign(worth=measure.as_losses(ends[value])).nsmallest(MOST_LINES, "worth")
+    first = results.reached[(results.reached["family"] == family) & (results.reached["place"] == 1)]
+    leads = pd.MultiIndex.from_frame(ends[TRIAL_COLUMNS]).isin(pd.MultiIndex.from_frame(first[TRIAL_COLUMNS]))
+    worth = measure.as_losses(ends[value]).mask(leads, -np.inf)
+    ends = ends.assign(worth=worth).nsmallest(MOST_LINES, "worth")
     shown = points.merge(ends[TRIAL_COLUMNS], on=TRIAL_COLUMNS)
     figure, (plot,) = new_figure(height=4.4)
     plot.set(xlabel="steps" if measure.is_loop_metric else "training time of the trial", ylabel=measure.label)
@@ -200,7 +203,6 @@ def curves(results: Results, family: str) -> Picture:
         plot.scatter(stopped[along], stopped[value], marker="x", s=22, c=BLACK, lw=1, label="stopped")
     if len(broken):
         plot.scatter(broken[along], broken[value], marker="^", s=34, c=VERMILION, label="failed")
-    first = results.reached[(results.reached["family"] == family) & (results.reached["place"] == 1)]
     for best in ends.merge(first[TRIAL_COLUMNS], on=TRIAL_COLUMNS).to_dict("records"):
         place = best[along], best[value]
         plot.annotate(results.name_of(best), place, textcoords="offset points", xytext=(4, -9))

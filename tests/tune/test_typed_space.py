@@ -475,10 +475,10 @@ def test_of_a_loop_that_is_typed_wrongly_beside_resume_no_study_is_called_damage
     (here / "study.json").write_text(json.dumps({"settings": Settings(budget="1h", **began).stored()}))
     with pytest.raises(UserError, match=rf"^--train: '[^\n]*{said}"):
         Settings.of_study(here, train="gone.py" if began is LOOP else LOOP["train"])
-    if began is LOOP:
-        monkeypatch.setattr("tune.settings.load_families", lambda file: None)
-        with pytest.raises(UserError, match=r"^--load: is not for --train: leave it out$"):
-            Settings.of_study(here, train=LOOP["train"], load=here / "mine.py")
+    monkeypatch.setattr("tune.settings.load_families", lambda file: None)
+    beside = "--load: is not for --train: leave it out$" if began is LOOP else f"--train: '[^\n]*{said}"
+    with pytest.raises(UserError, match=f"^{beside}"):
+        Settings.of_study(here, train=LOOP["train"], load=here / "mine.py")
 
 
 def test_what_is_to_change_is_inside_of_the_call_that_goes_on_with_a_function(here: Path) -> None:

@@ -144,6 +144,7 @@ EXPERIMENT_ROWS_QUERY = "SELECT value FROM rows WHERE experiment = ? ORDER BY ro
 
 
 LOSS = "MIN({0}.valid_loss, IFNULL({0}.averaged_loss, {0}.valid_loss))"
+"""Expression of the validation loss of a row of reports, of its weights or their average; {0}: the table's name."""
 OF_BEST = f"""(reports.ended IN ('turned', 'final') AND EXISTS (
     SELECT 1 FROM reports AS earlier WHERE earlier.trial = reports.trial
     AND earlier.training_seconds < reports.training_seconds AND earlier.valid_loss IS NOT NULL
